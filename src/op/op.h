@@ -1,0 +1,99 @@
+/* The op table's types and what a rule may ask.
+ *
+ * A row names an ATen functional overload; its in-place and out= variants are found by the adapter and use the same row. A rule turns
+ * one call into StableHLO through a ttc_lower. It reads arguments with op_*, and gives result k with op_ret. What the results must
+ * look like (dtype, sizes) is already known (PyTorch's own inference) and asked with op_out. Reading a strided or aliased argument,
+ * writing into an in-place or out= target, donation and converting the result to the target's dtype are the caller's, not the rule's. */
+#ifndef TTC_OP_OP_H
+#define TTC_OP_OP_H
+
+#include "shlo/shlo.h"
+#include "ttc.h"
+#include "type/dtype.h"
+#include "type/geometry.h"
+
+typedef struct ttc_lower ttc_lower;
+typedef void (*ttc_rule)(shlo *b, ttc_lower *c);
+/* For rows with TTC_OP_NO_META. */
+typedef ttc_status (*ttc_infer)(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err);
+
+typedef enum ttc__tol { TOL_EXACT, TOL_2ULP, TOL_4ULP, TOL_SUM, TOL_DOT, TOL_LOOSE, TOL_RANDOM } ttc__tol;
+
+typedef struct ttc_op_row {
+  const char *name;     /* "add.Tensor" */
+  ttc_rule rule;
+  int param;            /* the rule's own: shlo_op1, shlo_combine, a flag ... */
+  ttc__tol tol;
+  unsigned flags;       /* TTC_OP_* of ttc.h */
+  uint64_t static_args; /* bit i: numbers of argument i are part of the key (baked in) */
+  ttc_infer infer;      /* NULL: the front end infers */
+  const char *note;     /* for docs/OPS.md; NULL: nothing to say */
+} ttc_op_row;
+
+/* One array a family; table.c collects them. */
+#define TTC__FAMILIES(X) \
+  X(unary) X(binary) X(compare) X(cast) X(fill) X(view) X(reduce) X(scan) X(sort) X(matmul) X(conv) X(pool) X(pad) X(resample) \
+  X(index) X(norm) X(softmax) X(loss) X(attention) X(rng) X(foreach) X(optim) X(linalg) X(fft) X(rnn) X(misc)
+#define TTC__DECLARE(f) extern const ttc_op_row ttc__##f##_rows[]; extern const unsigned ttc__##f##_nrow;
+TTC__FAMILIES(TTC__DECLARE)
+#undef TTC__DECLARE
+/* Ends each family's file: TTC_FAMILY(unary) after `const ttc_op_row ttc__unary_rows[] = {..};` */
+#define TTC_FAMILY(f) const unsigned ttc__##f##_nrow = sizeof ttc__##f##_rows / sizeof *ttc__##f##_rows;
+
+const ttc_op_row *ttc__op_row(uint32_t op); /* NULL if out of range (graph ops are not rows) */
+const char *ttc__op_family(uint32_t op);
+
+/* ---- what a rule may ask. `i` is the argument's place in the schema, results k. */
+int op_param(const ttc_lower *c);            /* the row's param */
+const char *op_name(const ttc_lower *c);
+unsigned op_narg(const ttc_lower *c);
+bool op_given(const ttc_lower *c, int i);    /* argument present and not None */
+
+/* Tensors. op_in: the value in the tensor's logical shape and own dtype (a 0-d CPU tensor or number: a 0-d value of its dtype, where a
+ * Python float is f32 or, beside f64, f64). */
+ttc_val op_in(ttc_lower *c, int i);
+ttc_val op_in_as(ttc_lower *c, int i, ttc_dtype d);  /* converted; numbers are encoded in d on the host, losing nothing before */
+bool op_is_number(const ttc_lower *c, int i);         /* a Scalar or 0-d CPU tensor rather than a device tensor */
+ttc_dtype op_in_dtype(const ttc_lower *c, int i);     /* of a tensor argument */
+int op_in_ndim(const ttc_lower *c, int i);
+int64_t op_in_dim(const ttc_lower *c, int i, int axis); /* axis may be negative */
+const int64_t *op_in_sizes(const ttc_lower *c, int i);
+/* Tensor lists. */
+int op_list_len(const ttc_lower *c, int i);           /* of tensor, number and int lists */
+bool op_list_given(const ttc_lower *c, int i, int k);
+ttc_val op_list_in(ttc_lower *c, int i, int k);
+ttc_val op_list_in_as(ttc_lower *c, int i, int k, ttc_dtype d);
+ttc_dtype op_list_dtype(const ttc_lower *c, int i, int k);
+/* Numbers as runtime values: a 0-d value of dtype d, the same program for every number. k: place in a list, 0 for one number. */
+ttc_val op_num(ttc_lower *c, int i, int k, ttc_dtype d);
+/* Numbers of arguments in static_args, and kinds (kinds are always static). */
+double op_static_f(const ttc_lower *c, int i);
+int64_t op_static_i(const ttc_lower *c, int i);
+ttc_scalar_kind op_num_kind(const ttc_lower *c, int i);
+/* True if the number is exactly 1 (0): kept in the key as a bit, so that `alpha=1` costs no multiplication. */
+bool op_num_is_one(const ttc_lower *c, int i);
+bool op_num_is_zero(const ttc_lower *c, int i);
+/* Static arguments. The default is returned where the argument is None. */
+int64_t op_int(const ttc_lower *c, int i, int64_t dflt);
+bool op_bool(const ttc_lower *c, int i);
+int64_t op_ints(const ttc_lower *c, int i, int k);    /* k-th of an int list; a list of one counts for every k */
+ttc_dtype op_dtype_arg(const ttc_lower *c, int i, ttc_dtype dflt);
+bool op_str_is(const ttc_lower *c, int i, const char *s);
+/* An axis argument made non-negative against ndim (ndim 0 counts as 1). */
+int op_axis(const ttc_lower *c, int i, int ndim);
+/* Philox key and counter of a RNG argument, as u64 scalars. */
+void op_rng(ttc_lower *c, int i, ttc_val *seed, ttc_val *offset);
+
+/* Results. */
+int op_nout(const ttc_lower *c);
+ttc_dtype op_out_dtype(const ttc_lower *c, int k);
+int op_out_ndim(const ttc_lower *c, int k);
+const int64_t *op_out_sizes(const ttc_lower *c, int k);
+/* Must have op_out's sizes, or broadcast to them; converted to op_out's dtype if it differs. */
+void op_ret(ttc_lower *c, int k, ttc_val v);
+/* torch.result_type over arguments first..last (tensors, lists, numbers), PyTorch's default float being f32. */
+ttc_dtype op_promote(const ttc_lower *c, int first, int last);
+/* Refuse this signature: "angle of complex128 is not lowered". The front end falls through. */
+void op_refuse(ttc_lower *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
