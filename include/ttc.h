@@ -295,6 +295,9 @@ typedef struct ttc_stats {
 TTC_API void ttc_device_get_stats(ttc_device *dev, ttc_stats *out); /* any thread */
 TTC_API void ttc_device_reset_peak(ttc_device *dev);
 
+/* torch.set_float32_matmul_precision: 0 highest (float32 results, the default), 1 high, 2 medium. Part of every later key. */
+TTC_API void ttc_set_matmul_precision(int level);
+
 /* StableHLO of the last plan defined by this thread, for tests and bug reports; "" if none. Valid until the next define. */
 TTC_API const char *ttc_last_module(void);
 

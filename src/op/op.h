@@ -28,6 +28,7 @@ typedef struct ttc_op_row {
   uint64_t static_args; /* bit i: numbers of argument i are part of the key (baked in) */
   ttc_infer infer;      /* NULL: the front end infers */
   const char *note;     /* for docs/OPS.md; NULL: nothing to say */
+  uint64_t unit_args;   /* bit i: whether number i is exactly 0 or 1 is part of the key (op_num_is_one, op_num_is_zero) */
 } ttc_op_row;
 
 /* One array a family; table.c collects them. */
@@ -70,7 +71,8 @@ ttc_val op_num(ttc_lower *c, int i, int k, ttc_dtype d);
 double op_static_f(const ttc_lower *c, int i);
 int64_t op_static_i(const ttc_lower *c, int i);
 ttc_scalar_kind op_num_kind(const ttc_lower *c, int i);
-/* True if the number is exactly 1 (0): kept in the key as a bit, so that `alpha=1` costs no multiplication. */
+/* True if the number is exactly 1 (0), so that `alpha=1` costs no multiplication. Only for arguments in the row's unit_args, whose
+ * 0-or-1-ness is kept in the key; false for all others. */
 bool op_num_is_one(const ttc_lower *c, int i);
 bool op_num_is_zero(const ttc_lower *c, int i);
 /* Static arguments. The default is returned where the argument is None. */
