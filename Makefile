@@ -1,0 +1,78 @@
+# make demo    a real model and a small training run on the device "tpu" (an XLA:CPU plugin where no TPU is attached)
+# make test    the core's tests (C) and the device's (Python)
+# make build   the wheel, built and installed in .venv
+# make bench   the benchmarks, this backend beside native CPU
+# make lint    formatting, types, layering
+# make clean   forget .venv and build folders
+#
+# Every step leaves a stamp in .venv, so a second `make demo` only runs the demo. A PyTorch 2.13-2.15 that python3 can import is
+# used as it is; otherwise one is installed in .venv (tools/venv.py). Another Python: make demo PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --disable-pip-version-check -q
+# All pins lie in requirements/, closed under dependencies; the constraint guards against a second torch all the same.
+PINNED := $(PIP) --no-deps -c $(VENV)/constraints.txt
+CORE_BUILD := build/core
+C_FILES := $(shell find src include adapter tests bench -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
+# Folders too: a deleted file changes its folder's time only.
+SOURCES := CMakeLists.txt pyproject.toml tools/pjrt_include.py \
+  $(shell find src include adapter 2>/dev/null) $(shell find python -name '*.py' -o -name '*.typed' -o -name '*.pyi' 2>/dev/null)
+
+.PHONY: demo test build bench lint format clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.stamp-build $(VENV)/.stamp-demo
+	$(PY) -m examples.demo
+
+test: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	$(MAKE) --no-print-directory core-test
+	$(PY) -m pytest
+
+.PHONY: core-test
+core-test: $(VENV)/.stamp-venv
+	$(VENV)/bin/cmake -S . -B $(CORE_BUILD) -G Ninja -DTTC_TESTS=ON -DTTC_WERROR=ON \
+	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) >/dev/null
+	$(VENV)/bin/ninja -C $(CORE_BUILD)
+	$(VENV)/bin/ctest --test-dir $(CORE_BUILD) --output-on-failure
+
+build: $(VENV)/.stamp-build
+
+bench: $(VENV)/.stamp-build $(VENV)/.stamp-bench
+	$(PY) -m bench.dispatch
+	$(PY) -m bench.train
+
+lint: $(VENV)/.stamp-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
+
+format: $(VENV)/.stamp-test
+	$(VENV)/bin/ruff check --fix-only -q .
+	$(VENV)/bin/ruff format -q .
+	$(VENV)/bin/clang-format -i $(C_FILES)
+
+$(VENV)/.stamp-venv: tools/venv.py requirements/build.txt requirements/runtime.txt requirements/torch.txt
+	$(PYTHON) tools/venv.py $(VENV)
+	touch $@
+
+$(VENV)/.stamp-build: $(VENV)/.stamp-venv $(SOURCES)
+	$(PIP) --no-deps --no-build-isolation --force-reinstall .
+	touch $@
+
+$(VENV)/.stamp-demo: $(VENV)/.stamp-venv requirements/demo.txt
+	$(PINNED) -r requirements/demo.txt
+	touch $@
+
+$(VENV)/.stamp-test: $(VENV)/.stamp-venv requirements/test.txt
+	$(PINNED) -r requirements/test.txt
+	touch $@
+
+$(VENV)/.stamp-bench: $(VENV)/.stamp-venv requirements/bench.txt
+	$(PINNED) -r requirements/bench.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist
