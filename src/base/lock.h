@@ -8,7 +8,8 @@
 #include <stdint.h>
 
 typedef enum ttc__rank {
-  TTC__RANK_OPEN = 1,  /* opening plugins and devices */
+  TTC__RANK_OPEN = 1,  /* opening devices */
+  TTC__RANK_PLUGIN,    /* the list of loaded plugins; held while one loads, so that it loads once */
   TTC__RANK_LAUNCH,    /* the right to take records off the queue and launch them */
   TTC__RANK_DISPATCH,  /* keys, plans, stores' base shapes, appending to the queue */
   TTC__RANK_PLAN,      /* one plan's compile state */

@@ -1,0 +1,212 @@
+/* Compiling, serializing, loading. CompileOptionsProto is written by hand: six fields of a stable wire format against a dependency
+ * on protobuf. Field numbers as in XLA's compile_options.proto and xla_data.proto. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/str.h"
+#include "pjrt/call.h"
+
+/* ---- protobuf: a varint, a varint field, a length-delimited field */
+
+static void put_varint(ttc__str *s, uint64_t v) {
+  do {
+    unsigned char byte = (unsigned char)((v & 0x7f) | (v > 0x7f ? 0x80 : 0));
+    ttc__str_addn(s, &byte, 1);
+    v >>= 7;
+  } while (v != 0);
+}
+
+static void put_int(ttc__str *s, unsigned field, int64_t v) {
+  put_varint(s, (uint64_t)field << 3);
+  put_varint(s, (uint64_t)v);
+}
+
+static void put_bytes(ttc__str *s, unsigned field, const void *bytes, size_t n) {
+  put_varint(s, ((uint64_t)field << 3) | 2);
+  put_varint(s, n);
+  ttc__str_addn(s, bytes, n);
+}
+
+/* Add `message` as a field and free it. */
+static void put_message(ttc__str *s, unsigned field, ttc__str *message) {
+  put_bytes(s, field, ttc__str_get(message), message->len);
+  s->failed = s->failed || message->failed;
+  ttc__str_free(message);
+}
+
+enum { OPTIONS_MAX = 1 << 16 };
+
+/* DeviceAssignmentProto of one replica on one device: which device a program runs on is said here; device_ordinal alone is not
+ * heeded. */
+static void put_assignment(ttc__str *s, unsigned field, int id) {
+  ttc__str computation, assignment;
+  ttc__str_init(&computation, OPTIONS_MAX);
+  ttc__str_init(&assignment, OPTIONS_MAX);
+  put_int(&computation, 1, id); /* replica_device_ids */
+  put_int(&assignment, 1, 1);   /* replica_count */
+  put_int(&assignment, 2, 1);   /* computation_count */
+  put_message(&assignment, 3, &computation);
+  put_message(s, field, &assignment);
+}
+
+/* map<string, OptionOverrideProto>: values travel as strings, XLA parses them to the option's type, but knows booleans only as
+ * "True" and "False". */
+static ttc_status put_flag(ttc__str *s, const char *flag, ttc_error *err) {
+  const char *equals = strchr(flag, '=');
+  if (equals == NULL || equals == flag) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected an XLA flag as name=value, got \"%s\"", flag);
+  }
+  const char *setting = equals + 1;
+  setting = strcmp(setting, "true") == 0 ? "True" : strcmp(setting, "false") == 0 ? "False" : setting;
+  ttc__str entry, value;
+  ttc__str_init(&entry, OPTIONS_MAX);
+  ttc__str_init(&value, OPTIONS_MAX);
+  put_bytes(&value, 1, setting, strlen(setting));      /* string_field */
+  put_bytes(&entry, 1, flag, (size_t)(equals - flag)); /* the map's key */
+  put_message(&entry, 2, &value);                      /* the map's value */
+  put_message(s, 7, &entry);                           /* env_option_overrides */
+  return TTC_OK;
+}
+
+static ttc_status device_id(const pjrt_client *c, PJRT_Device *device, int *id, ttc_error *err) {
+  PJRT_Device_GetDescription_Args description = {.device = device};
+  TTC_TRY(PJRT_CALL(c->plugin, PJRT_Device_GetDescription, &description, err));
+  PJRT_DeviceDescription_Id_Args number = {.device_description = description.device_description};
+  TTC_TRY(PJRT_CALL(c->plugin, PJRT_DeviceDescription_Id, &number, err));
+  *id = number.id;
+  return TTC_OK;
+}
+
+/* Serialized CompileOptionsProto; free with ttc__str_free, also after a failure. */
+static ttc_status write_options(const pjrt_client *c, int device, const char *const *flags, ttc__str *out, ttc_error *err) {
+  ttc__str_init(out, OPTIONS_MAX);
+  PJRT_Device *d = NULL;
+  int id = 0;
+  TTC_TRY(ttc__pjrt_device(c, device, &d, err));
+  TTC_TRY(device_id(c, d, &id, err));
+  ttc__str build;
+  ttc__str_init(&build, OPTIONS_MAX);
+  put_int(&build, 1, -1); /* device_ordinal: none, the assignment says it */
+  put_int(&build, 4, 1);  /* num_replicas: plugins abort without it */
+  put_int(&build, 5, 1);  /* num_partitions: likewise */
+  put_assignment(&build, 9, id);
+  put_message(out, 3, &build); /* executable_build_options */
+  put_int(out, 4, 0);          /* compile_portable_executable */
+  for (; flags != NULL && *flags != NULL; flags++) {
+    TTC_TRY(put_flag(out, *flags, err));
+  }
+  if (out->failed) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "the XLA flags take more than %d bytes", OPTIONS_MAX);
+  }
+  return TTC_OK;
+}
+
+/* ---- executables */
+
+static ttc_status get_executable(const pjrt_exe *e, PJRT_Executable **out, ttc_error *err) {
+  PJRT_LoadedExecutable_GetExecutable_Args args = {.loaded_executable = e->loaded};
+  TTC_TRY(PJRT_CALL(e->plugin, PJRT_LoadedExecutable_GetExecutable, &args, err));
+  *out = args.executable;
+  return TTC_OK;
+}
+
+/* Takes `loaded` over, also on failure. */
+static ttc_status wrap(const pjrt_client *c, PJRT_LoadedExecutable *loaded, pjrt_exe **out, ttc_error *err) {
+  pjrt_exe *e = calloc(1, sizeof *e);
+  if (e == NULL) {
+    PJRT_DESTROY(c->plugin, PJRT_LoadedExecutable_Destroy, executable, loaded);
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of memory");
+  }
+  e->plugin = c->plugin;
+  e->loaded = loaded;
+  PJRT_Executable *executable = NULL;
+  ttc_status status = get_executable(e, &executable, err);
+  if (status == TTC_OK) {
+    PJRT_Executable_NumOutputs_Args outputs = {.executable = executable};
+    status = PJRT_CALL(c->plugin, PJRT_Executable_NumOutputs, &outputs, err);
+    e->nout = (int)outputs.num_outputs;
+    PJRT_DESTROY(c->plugin, PJRT_Executable_Destroy, executable, executable);
+  }
+  if (status != TTC_OK) {
+    pjrt_exe_free(e);
+    return status;
+  }
+  *out = e;
+  return TTC_OK;
+}
+
+ttc_status pjrt_compile(pjrt_client *c, int device, const char *text, size_t nbyte, const char *const *xla_flags, pjrt_exe **out,
+                        ttc_error *err) {
+  static const char format[] = "mlir";
+  ttc__str options;
+  ttc_status status = write_options(c, device, xla_flags, &options, err);
+  if (status == TTC_OK) {
+    union {
+      const char *in;
+      char *code; /* only written to by calls that return a program */
+    } program_text = {.in = text};
+    PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE,
+                            .code = program_text.code,
+                            .code_size = nbyte,
+                            .format = format,
+                            .format_size = sizeof format - 1};
+    PJRT_Client_Compile_Args args = {
+        .client = c->client, .program = &program, .compile_options = ttc__str_get(&options), .compile_options_size = options.len};
+    status = PJRT_CALL(c->plugin, PJRT_Client_Compile, &args, err);
+    if (status == TTC_OK) {
+      status = wrap(c, args.executable, out, err);
+    }
+  }
+  ttc__str_free(&options);
+  return status;
+}
+
+ttc_status pjrt_exe_serialize(pjrt_exe *e, char **bytes, size_t *nbyte, ttc_error *err) {
+  PJRT_Executable *executable = NULL;
+  TTC_TRY(get_executable(e, &executable, err));
+  PJRT_Executable_Serialize_Args args = {.executable = executable};
+  ttc_status status = PJRT_CALL(e->plugin, PJRT_Executable_Serialize, &args, err);
+  if (status == TTC_OK) {
+    char *copy = malloc(args.serialized_bytes_size + 1);
+    if (copy == NULL) {
+      status = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of memory");
+    } else {
+      memcpy(copy, args.serialized_bytes, args.serialized_bytes_size);
+      *bytes = copy;
+      *nbyte = args.serialized_bytes_size;
+    }
+    args.serialized_executable_deleter(args.serialized_executable);
+  }
+  PJRT_DESTROY(e->plugin, PJRT_Executable_Destroy, executable, executable);
+  return status;
+}
+
+ttc_status pjrt_exe_deserialize(pjrt_client *c, int device, const char *bytes, size_t nbyte, pjrt_exe **out, ttc_error *err) {
+  ttc__str options; /* say the device again: the bytes may come from another one */
+  ttc_status status = write_options(c, device, NULL, &options, err);
+  if (status == TTC_OK) {
+    PJRT_Executable_DeserializeAndLoad_Args args = {.client = c->client,
+                                                    .serialized_executable = bytes,
+                                                    .serialized_executable_size = nbyte,
+                                                    .overridden_serialized_compile_options = ttc__str_get(&options),
+                                                    .overridden_serialized_compile_options_size = options.len};
+    status = PJRT_CALL(c->plugin, PJRT_Executable_DeserializeAndLoad, &args, err);
+    if (status == TTC_OK) {
+      status = wrap(c, args.loaded_executable, out, err);
+    }
+  }
+  ttc__str_free(&options);
+  return status;
+}
+
+void pjrt_exe_free(pjrt_exe *e) {
+  if (e != NULL) {
+    PJRT_DESTROY(e->plugin, PJRT_LoadedExecutable_Destroy, executable, e->loaded);
+    free(e);
+  }
+}
+
+int pjrt_exe_nout(const pjrt_exe *e) {
+  return e->nout;
+}
