@@ -1,5 +1,6 @@
 #include "base/arena.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +38,7 @@ void ttc__arena_free(ttc__arena *a) {
 }
 
 void *ttc__arena_alloc(ttc__arena *a, size_t nbyte) {
-  if (nbyte > a->max - a->total) {
+  if (nbyte > a->max - a->total || nbyte > SIZE_MAX - sizeof(block) - 15) {
     return NULL;
   }
   size_t n = (nbyte + 15) & ~(size_t)15;
