@@ -15,8 +15,12 @@ ttc_status ttc__pjrt_error(const pjrt_plugin *p, PJRT_Error *e, const char *call
   } else if ((int)code.code > TTC_OK && (int)code.code <= TTC_UNAUTHENTICATED) {
     status = (ttc_status)code.code;
   }
-  int n = text.message == NULL ? 0 : (int)(text.message_size < sizeof err->message ? text.message_size : sizeof err->message);
-  ttc__fail_at(err, status, file, line, "%s: %.*s", call, n, text.message == NULL ? "" : text.message);
+  size_t n = text.message == NULL ? 0 : text.message_size;
+  while (n > 0 && (text.message[n - 1] == '\n' || text.message[n - 1] == ' ')) {
+    n--;
+  }
+  n = n < sizeof err->message ? n : sizeof err->message; /* longer ones end in "..." */
+  ttc__fail_at(err, status, file, line, "%s: %.*s", call, (int)n, text.message == NULL ? "" : text.message);
   destroy.error = e;
   p->api->PJRT_Error_Destroy(&destroy);
   return status;

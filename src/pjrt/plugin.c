@@ -16,12 +16,6 @@ enum { OLDEST_MINOR = 54 };
 static ttc__lock load_lock = TTC__LOCK_INIT(TTC__RANK_PLUGIN);
 static pjrt_plugin *loaded;
 
-/* XLA writes INFO lines (CPU features, thread counts) to stderr from its static initialisers on; errors come back as statuses
- * anyway. A level that the user has set stands. */
-static void hush(void) {
-  setenv("TF_CPP_MIN_LOG_LEVEL", "3", 0);
-}
-
 static ttc_status check_file(const char *path, ttc_error *err) {
   struct stat st;
   if (stat(path, &st) != 0) {
@@ -68,9 +62,7 @@ static ttc_status check_version(const pjrt_plugin *p, ttc_error *err) {
   return TTC_OK;
 }
 
-static ttc_status load(const char *path, pjrt_plugin *p, ttc_error *err) {
-  TTC_TRY(check_file(path, err));
-  hush();
+static ttc_status start(const char *path, pjrt_plugin *p, ttc_error *err) {
   TTC_TRY(open_api(path, &p->api, err));
   if (p->api->struct_size < PJRT_STRUCT_SIZE(PJRT_Api, pjrt_api_version)) {
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "%s is broken: its PJRT table has %zu bytes, too few for a version", path,
@@ -81,6 +73,21 @@ static ttc_status load(const char *path, pjrt_plugin *p, ttc_error *err) {
   TTC_TRY(check_version(p, err));
   PJRT_Plugin_Initialize_Args init = {0};
   return PJRT_CALL(p, PJRT_Plugin_Initialize, &init, err);
+}
+
+/* XLA writes INFO lines to stderr unless this variable, which it reads once while loading, says otherwise; errors come back as
+ * statuses anyway. A level that the user has set stands, and the environment is as before afterwards. */
+static ttc_status start_hushed(const char *path, pjrt_plugin *p, ttc_error *err) {
+  static const char level[] = "TF_CPP_MIN_LOG_LEVEL";
+  bool ours = getenv(level) == NULL;
+  if (ours) {
+    setenv(level, "3", 0);
+  }
+  ttc_status status = start(path, p, err);
+  if (ours) {
+    unsetenv(level);
+  }
+  return status;
 }
 
 static ttc_status load_once(const char *path, pjrt_plugin **out, ttc_error *err) {
@@ -95,7 +102,10 @@ static ttc_status load_once(const char *path, pjrt_plugin **out, ttc_error *err)
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of memory");
   }
   snprintf(p->path, sizeof p->path, "%s", path);
-  ttc_status status = load(path, p, err);
+  ttc_status status = check_file(path, err);
+  if (status == TTC_OK) {
+    status = start_hushed(path, p, err);
+  }
   if (status != TTC_OK) {
     free(p);
     return status;

@@ -1,0 +1,747 @@
+/* A PJRT plugin that "compiles" anything with a @main, checks what it is given, computes nothing (results are zeros), counts what
+ * it hands out and fails on demand. Everything is ready at once. */
+#include "fake_plugin.h"
+
+#include <pjrt_c_api.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+enum { MAX_NDIM = 16, MAX_DEVICE = 8 };
+
+#define CALLS(X)                                                                                                                 \
+  X(PJRT_Plugin_Initialize)                                                                                                      \
+  X(PJRT_Event_Destroy) X(PJRT_Event_IsReady) X(PJRT_Event_Await) X(PJRT_Client_Create) X(PJRT_Client_Destroy)                   \
+      X(PJRT_Client_PlatformName) X(PJRT_Client_PlatformVersion) X(PJRT_Client_AddressableDevices) X(PJRT_Client_Compile)        \
+          X(PJRT_Client_BufferFromHostBuffer) X(PJRT_Client_CreateUninitializedBuffer) X(PJRT_DeviceDescription_Id)              \
+              X(PJRT_DeviceDescription_Kind) X(PJRT_Device_GetDescription) X(PJRT_Device_MemoryStats) X(PJRT_Executable_Destroy) \
+                  X(PJRT_Executable_NumOutputs) X(PJRT_Executable_Serialize) X(PJRT_Executable_DeserializeAndLoad)               \
+                      X(PJRT_LoadedExecutable_Destroy) X(PJRT_LoadedExecutable_GetExecutable) X(PJRT_LoadedExecutable_Execute)   \
+                          X(PJRT_Buffer_Destroy) X(PJRT_Buffer_Dimensions) X(PJRT_Buffer_OnDeviceSizeInBytes)                    \
+                              X(PJRT_Buffer_IsDeleted) X(PJRT_Buffer_ToHostBuffer) X(PJRT_Buffer_ReadyEvent)                     \
+                                  X(PJRT_Buffer_UnsafePointer)
+
+enum call {
+#define ENUM(name) CALL_##name,
+  CALLS(ENUM)
+#undef ENUM
+      NCALL
+};
+static const char *const call_names[NCALL] = {
+#define NAME(name) #name,
+    CALLS(NAME)
+#undef NAME
+};
+
+/* ---- objects */
+
+struct PJRT_Error {
+  PJRT_Error_Code code;
+  char message[256];
+};
+struct PJRT_Event {
+  PJRT_Error_Code code; /* what waiting for it returns */
+};
+struct PJRT_DeviceDescription {
+  int id;
+};
+struct PJRT_Device {
+  PJRT_DeviceDescription description;
+};
+struct PJRT_Client {
+  PJRT_Device devices[MAX_DEVICE], *list[MAX_DEVICE];
+  size_t ndevice;
+  char platform[32];
+};
+typedef struct shape {
+  PJRT_Buffer_Type type;
+  size_t ndim, nbyte;
+  int64_t dims[MAX_NDIM];
+  int64_t alias; /* of a parameter: the result that takes its memory, or -1 */
+} shape;
+struct PJRT_Buffer {
+  shape is;
+  void *data;
+  bool deleted;
+  PJRT_Device *device;
+};
+typedef struct program {
+  atomic_long refs;
+  char *text;
+  size_t ntext, narg, nout;
+  shape *args, *outs;
+  PJRT_Device *device;
+} program;
+struct PJRT_Executable {
+  program *program;
+};
+struct PJRT_LoadedExecutable {
+  program *program;
+};
+struct PJRT_SerializedExecutable {
+  char *bytes;
+};
+
+static atomic_long live, counts[NCALL], fail_countdown;
+enum { FAIL_NONE = -1, FAIL_ANY = -2 };
+static atomic_long failing = FAIL_NONE;
+
+/* Zeroed memory of an object that counts as alive until drop(). */
+static void *make(size_t nbyte) {
+  void *p = calloc(1, nbyte);
+  if (p == NULL) {
+    abort();
+  }
+  atomic_fetch_add(&live, 1);
+  return p;
+}
+
+static void drop(void *p) {
+  if (p != NULL) {
+    atomic_fetch_sub(&live, 1);
+    free(p);
+  }
+}
+
+static PJRT_Error *fault(PJRT_Error_Code code, const char *message, const char *detail) {
+  PJRT_Error *e = make(sizeof *e);
+  e->code = code;
+  snprintf(e->message, sizeof e->message, "%s%s\n", message, detail);
+  return e;
+}
+
+static PJRT_Error *enter(enum call call, size_t have, size_t need) {
+  atomic_fetch_add(&counts[call], 1);
+  if (have < need) {
+    return fault(PJRT_Error_Code_INVALID_ARGUMENT, "argument struct is too small in ", call_names[call]);
+  }
+  long which = atomic_load(&failing);
+  if ((which == FAIL_ANY || which == (long)call) && atomic_fetch_sub(&fail_countdown, 1) == 1) {
+    atomic_store(&failing, FAIL_NONE);
+    return fault(PJRT_Error_Code_INTERNAL, "made to fail: ", call_names[call]);
+  }
+  return NULL;
+}
+
+#define CALL(name) static PJRT_Error *fake_##name(name##_Args *args)
+#define ENTER(name) enter(CALL_##name, args->struct_size, name##_Args_STRUCT_SIZE)
+/* Return early when the call was told to fail. */
+#define BEGIN(name)                     \
+  do {                                  \
+    PJRT_Error *begin_e_ = ENTER(name); \
+    if (begin_e_ != NULL) {             \
+      return begin_e_;                  \
+    }                                   \
+  } while (0)
+#define REFUSE_IF(cond, code, message)     \
+  do {                                     \
+    if (cond) {                            \
+      return fault((code), (message), ""); \
+    }                                      \
+  } while (0)
+
+/* ---- types and signatures */
+
+static const struct {
+  const char *mlir;
+  PJRT_Buffer_Type type;
+  size_t nbyte;
+} elements[] = {{"i1", PJRT_Buffer_Type_PRED, 1},
+                {"i8", PJRT_Buffer_Type_S8, 1},
+                {"i16", PJRT_Buffer_Type_S16, 2},
+                {"i32", PJRT_Buffer_Type_S32, 4},
+                {"i64", PJRT_Buffer_Type_S64, 8},
+                {"ui8", PJRT_Buffer_Type_U8, 1},
+                {"ui16", PJRT_Buffer_Type_U16, 2},
+                {"ui32", PJRT_Buffer_Type_U32, 4},
+                {"ui64", PJRT_Buffer_Type_U64, 8},
+                {"f16", PJRT_Buffer_Type_F16, 2},
+                {"bf16", PJRT_Buffer_Type_BF16, 2},
+                {"f32", PJRT_Buffer_Type_F32, 4},
+                {"f64", PJRT_Buffer_Type_F64, 8},
+                {"f8E4M3FN", PJRT_Buffer_Type_F8E4M3FN, 1},
+                {"f8E4M3FNUZ", PJRT_Buffer_Type_F8E4M3FNUZ, 1},
+                {"f8E5M2", PJRT_Buffer_Type_F8E5M2, 1},
+                {"f8E5M2FNUZ", PJRT_Buffer_Type_F8E5M2FNUZ, 1},
+                {"f8E8M0FNU", PJRT_Buffer_Type_F8E8M0FNU, 1},
+                {"complex<f32>", PJRT_Buffer_Type_C64, 8},
+                {"complex<f64>", PJRT_Buffer_Type_C128, 16}};
+
+static bool size_up(shape *s, size_t element) {
+  s->nbyte = element;
+  s->alias = -1;
+  for (size_t i = 0; i < s->ndim; i++) {
+    if (s->dims[i] < 0 || __builtin_mul_overflow(s->nbyte, (size_t)s->dims[i], &s->nbyte)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static bool describe(shape *s, PJRT_Buffer_Type type, const int64_t *dims, size_t ndim) {
+  memset(s, 0, sizeof *s);
+  for (size_t i = 0; i < sizeof elements / sizeof *elements; i++) {
+    if (elements[i].type == type && ndim <= MAX_NDIM) {
+      s->type = type;
+      s->ndim = ndim;
+      for (size_t k = 0; k < ndim; k++) {
+        s->dims[k] = dims[k];
+      }
+      return size_up(s, elements[i].nbyte);
+    }
+  }
+  return false;
+}
+
+/* at "2x3xf32>...", behind "tensor<". The end of the type, or NULL. */
+static const char *read_tensor(const char *at, shape *s) {
+  memset(s, 0, sizeof *s);
+  while (*at >= '0' && *at <= '9') {
+    char *end = NULL;
+    long long dim = strtoll(at, &end, 10);
+    if (*end != 'x' || s->ndim == MAX_NDIM) {
+      return NULL;
+    }
+    s->dims[s->ndim++] = dim;
+    at = end + 1;
+  }
+  for (size_t i = 0; i < sizeof elements / sizeof *elements; i++) {
+    size_t n = strlen(elements[i].mlir);
+    if (strncmp(at, elements[i].mlir, n) == 0 && at[n] == '>') {
+      s->type = elements[i].type;
+      return size_up(s, elements[i].nbyte) ? at + n + 1 : NULL;
+    }
+  }
+  return NULL;
+}
+
+static const char *add_tensor(const char *at, shape **list, size_t *n) {
+  shape *longer = realloc(*list, (*n + 1) * sizeof **list);
+  if (longer == NULL) {
+    abort();
+  }
+  *list = longer;
+  return read_tensor(at, &longer[(*n)++]);
+}
+
+/* All tensor types up to the ')' that closes the list which begins at `at`, with their aliases. Behind it, or NULL. */
+static const char *read_list(const char *at, shape **list, size_t *n) {
+  static const char tensor[] = "tensor<", alias[] = "tf.aliasing_output";
+  for (int depth = 1; at != NULL && *at != '\0';) {
+    if (*at == '"') {
+      at = strchr(at + 1, '"');
+      at = at == NULL ? NULL : at + 1;
+    } else if (strncmp(at, tensor, sizeof tensor - 1) == 0) {
+      at = add_tensor(at + sizeof tensor - 1, list, n);
+    } else if (strncmp(at, alias, sizeof alias - 1) == 0 && *n > 0) {
+      at += sizeof alias - 1;
+      at += strcspn(at, "0123456789");
+      (*list)[*n - 1].alias = strtoll(at, NULL, 10);
+    } else {
+      depth += (*at == '(') - (*at == ')');
+      at++;
+      if (depth == 0) {
+        return at;
+      }
+    }
+  }
+  return NULL;
+}
+
+static bool read_signature(program *p) {
+  const char *at = strstr(p->text, "@main(");
+  at = at == NULL ? NULL : read_list(at + 6, &p->args, &p->narg);
+  if (at == NULL) {
+    return false;
+  }
+  at += strspn(at, " \n");
+  if (strncmp(at, "->", 2) == 0) {
+    at += 2;
+    at += strspn(at, " \n");
+    at = *at == '('                       ? read_list(at + 1, &p->outs, &p->nout)
+         : strncmp(at, "tensor<", 7) == 0 ? add_tensor(at + 7, &p->outs, &p->nout)
+                                          : NULL;
+  }
+  for (size_t i = 0; at != NULL && i < p->narg; i++) {
+    int64_t k = p->args[i].alias;
+    if (k >= 0 && ((size_t)k >= p->nout || p->outs[k].nbyte != p->args[i].nbyte)) {
+      return false;
+    }
+  }
+  return at != NULL;
+}
+
+/* ---- CompileOptionsProto, as far as it matters here */
+
+static uint64_t read_varint(const unsigned char **at, const unsigned char *end) {
+  uint64_t v = 0;
+  for (int shift = 0; *at < end && shift < 64; shift += 7) {
+    unsigned char byte = *(*at)++;
+    v |= (uint64_t)(byte & 0x7f) << shift;
+    if (byte < 0x80) {
+      break;
+    }
+  }
+  return v;
+}
+
+/* The first field of that number in [at, end): an integer, or the bytes [*at, *end). false if absent. */
+static bool read_field(const unsigned char **at, const unsigned char **end, unsigned number, uint64_t *value) {
+  const unsigned char *p = *at;
+  while (p < *end) {
+    uint64_t tag = read_varint(&p, *end), v = read_varint(&p, *end);
+    bool bytes = (tag & 7) == 2;
+    if (bytes && v > (uint64_t)(*end - p)) {
+      return false;
+    }
+    if (tag >> 3 == number) {
+      *value = v;
+      if (bytes) {
+        *at = p;
+        *end = p + v;
+      }
+      return true;
+    }
+    p += bytes ? v : 0;
+  }
+  return false;
+}
+
+static bool read_device(const char *options, size_t n, uint64_t *id) {
+  const unsigned char *build = (const unsigned char *)options, *build_end = build + n;
+  uint64_t v = 0, replicas = 0, partitions = 0;
+  if (!read_field(&build, &build_end, 3, &v) || !read_field(&build, &build_end, 4, &replicas) ||
+      !read_field(&build, &build_end, 5, &partitions)) {
+    return false;
+  }
+  return replicas == 1 && partitions == 1 && read_field(&build, &build_end, 9, &v) && read_field(&build, &build_end, 3, &v) &&
+         read_field(&build, &build_end, 1, id);
+}
+
+/* ---- errors (these cannot fail) */
+
+static void fake_PJRT_Error_Destroy(PJRT_Error_Destroy_Args *args) {
+  drop(args->error);
+}
+
+static void fake_PJRT_Error_Message(PJRT_Error_Message_Args *args) {
+  args->message = args->error->message;
+  args->message_size = strlen(args->error->message);
+}
+
+static PJRT_Error *fake_PJRT_Error_GetCode(PJRT_Error_GetCode_Args *args) {
+  args->code = args->error->code;
+  return NULL;
+}
+
+/* ---- plugin, events, client */
+
+CALL(PJRT_Plugin_Initialize) {
+  return ENTER(PJRT_Plugin_Initialize);
+}
+
+static PJRT_Event *ready(PJRT_Error_Code code) {
+  PJRT_Event *e = make(sizeof *e);
+  e->code = code;
+  return e;
+}
+
+CALL(PJRT_Event_Destroy) {
+  drop(args->event);
+  return ENTER(PJRT_Event_Destroy);
+}
+
+CALL(PJRT_Event_IsReady) {
+  BEGIN(PJRT_Event_IsReady);
+  args->is_ready = true;
+  return NULL;
+}
+
+CALL(PJRT_Event_Await) {
+  BEGIN(PJRT_Event_Await);
+  REFUSE_IF(args->event->code != PJRT_Error_Code_OK, args->event->code, "the buffer was deleted or donated");
+  return NULL;
+}
+
+CALL(PJRT_Client_Create) {
+  BEGIN(PJRT_Client_Create);
+  size_t ndevice = 4;
+  for (size_t i = 0; i < args->num_options; i++) {
+    const PJRT_NamedValue *o = &args->create_options[i];
+    bool count = o->name_size == 16 && memcmp(o->name, "cpu_device_count", 16) == 0;
+    if (!count || getenv("FAKE_PLUGIN_STRICT") != NULL) {
+      return fault(PJRT_Error_Code_INVALID_ARGUMENT, "unexpected option: ", o->name);
+    }
+    REFUSE_IF(o->type != PJRT_NamedValue_kInt64, PJRT_Error_Code_INVALID_ARGUMENT, "expected an int64");
+    REFUSE_IF(o->int64_value < 0 || o->int64_value > MAX_DEVICE, PJRT_Error_Code_INVALID_ARGUMENT, "bad device count");
+    ndevice = (size_t)o->int64_value;
+  }
+  const char *platform = getenv("FAKE_PLUGIN_PLATFORM");
+  PJRT_Client *c = make(sizeof *c);
+  snprintf(c->platform, sizeof c->platform, "%s", platform == NULL ? "cpu" : platform);
+  c->ndevice = ndevice;
+  for (size_t i = 0; i < ndevice; i++) {
+    c->devices[i].description.id = 100 + (int)i; /* ids are no indices */
+    c->list[i] = &c->devices[i];
+  }
+  args->client = c;
+  return NULL;
+}
+
+CALL(PJRT_Client_Destroy) {
+  drop(args->client);
+  return ENTER(PJRT_Client_Destroy);
+}
+
+CALL(PJRT_Client_PlatformName) {
+  BEGIN(PJRT_Client_PlatformName);
+  args->platform_name = args->client->platform;
+  args->platform_name_size = strlen(args->client->platform);
+  return NULL;
+}
+
+CALL(PJRT_Client_PlatformVersion) {
+  BEGIN(PJRT_Client_PlatformVersion);
+  args->platform_version = "fake 1, and more"; /* not terminated where its size says it ends */
+  args->platform_version_size = 6;
+  return NULL;
+}
+
+CALL(PJRT_Client_AddressableDevices) {
+  BEGIN(PJRT_Client_AddressableDevices);
+  args->addressable_devices = args->client->list;
+  args->num_addressable_devices = args->client->ndevice;
+  return NULL;
+}
+
+CALL(PJRT_DeviceDescription_Id) {
+  BEGIN(PJRT_DeviceDescription_Id);
+  args->id = args->device_description->id;
+  return NULL;
+}
+
+CALL(PJRT_DeviceDescription_Kind) {
+  BEGIN(PJRT_DeviceDescription_Kind);
+  args->device_kind = "fake chip";
+  args->device_kind_size = 9;
+  return NULL;
+}
+
+CALL(PJRT_Device_GetDescription) {
+  BEGIN(PJRT_Device_GetDescription);
+  args->device_description = &args->device->description;
+  return NULL;
+}
+
+CALL(PJRT_Device_MemoryStats) {
+  BEGIN(PJRT_Device_MemoryStats);
+  args->bytes_in_use = 0;
+  args->bytes_limit = 1 << 30;
+  args->bytes_limit_is_set = true;
+  return NULL;
+}
+
+/* ---- programs */
+
+static void release(program *p) {
+  if (atomic_fetch_sub(&p->refs, 1) == 1) {
+    free(p->text);
+    free(p->args);
+    free(p->outs);
+    free(p);
+  }
+}
+
+static PJRT_Error *load_program(PJRT_Client *c, const char *text, size_t n, const char *options, size_t noption,
+                                PJRT_LoadedExecutable **out) {
+  uint64_t id = 0;
+  REFUSE_IF(!read_device(options, noption, &id), PJRT_Error_Code_INVALID_ARGUMENT, "bad CompileOptionsProto");
+  REFUSE_IF(id < 100 || id >= 100 + c->ndevice, PJRT_Error_Code_INVALID_ARGUMENT, "bad device assignment");
+  program *p = calloc(1, sizeof *p);
+  if (p == NULL || (p->text = calloc(1, n + 1)) == NULL) {
+    abort();
+  }
+  atomic_init(&p->refs, 1);
+  memcpy(p->text, text, n);
+  p->ntext = n;
+  p->device = &c->devices[id - 100];
+  if (!read_signature(p)) {
+    release(p);
+    return fault(PJRT_Error_Code_INVALID_ARGUMENT, "no @main with static tensor types", "");
+  }
+  *out = make(sizeof **out);
+  (*out)->program = p;
+  return NULL;
+}
+
+CALL(PJRT_Client_Compile) {
+  BEGIN(PJRT_Client_Compile);
+  const PJRT_Program *p = args->program;
+  REFUSE_IF(p->struct_size < PJRT_Program_STRUCT_SIZE || p->format_size != 4 || memcmp(p->format, "mlir", 4) != 0,
+            PJRT_Error_Code_INVALID_ARGUMENT, "expected MLIR text");
+  return load_program(args->client, p->code, p->code_size, args->compile_options, args->compile_options_size, &args->executable);
+}
+
+CALL(PJRT_Executable_DeserializeAndLoad) {
+  BEGIN(PJRT_Executable_DeserializeAndLoad);
+  size_t n = args->serialized_executable_size;
+  REFUSE_IF(n < 4 || memcmp(args->serialized_executable, "FAKE", 4) != 0, PJRT_Error_Code_INVALID_ARGUMENT, "not my bytes");
+  return load_program(args->client, args->serialized_executable + 4, n - 4, args->overridden_serialized_compile_options,
+                      args->overridden_serialized_compile_options_size, &args->loaded_executable);
+}
+
+CALL(PJRT_LoadedExecutable_GetExecutable) {
+  BEGIN(PJRT_LoadedExecutable_GetExecutable);
+  args->executable = make(sizeof *args->executable);
+  args->executable->program = args->loaded_executable->program;
+  atomic_fetch_add(&args->executable->program->refs, 1);
+  return NULL;
+}
+
+CALL(PJRT_LoadedExecutable_Destroy) {
+  release(args->executable->program);
+  drop(args->executable);
+  return ENTER(PJRT_LoadedExecutable_Destroy);
+}
+
+CALL(PJRT_Executable_Destroy) {
+  release(args->executable->program);
+  drop(args->executable);
+  return ENTER(PJRT_Executable_Destroy);
+}
+
+CALL(PJRT_Executable_NumOutputs) {
+  BEGIN(PJRT_Executable_NumOutputs);
+  args->num_outputs = args->executable->program->nout;
+  return NULL;
+}
+
+static void free_serialized(PJRT_SerializedExecutable *s) {
+  free(s->bytes);
+  drop(s);
+}
+
+CALL(PJRT_Executable_Serialize) {
+  BEGIN(PJRT_Executable_Serialize);
+  const program *p = args->executable->program;
+  PJRT_SerializedExecutable *s = make(sizeof *s);
+  s->bytes = malloc(p->ntext + 4);
+  if (s->bytes == NULL) {
+    abort();
+  }
+  memcpy(s->bytes, "FAKE", 4);
+  memcpy(s->bytes + 4, p->text, p->ntext);
+  args->serialized_bytes = s->bytes;
+  args->serialized_bytes_size = p->ntext + 4;
+  args->serialized_executable = s;
+  args->serialized_executable_deleter = free_serialized;
+  return NULL;
+}
+
+/* ---- buffers */
+
+/* data NULL: zeros. NULL when there is no memory. */
+static PJRT_Buffer *new_buffer(const shape *is, PJRT_Device *device, void *data) {
+  void *own = data == NULL ? calloc(1, is->nbyte + 1) : data;
+  if (own == NULL) {
+    return NULL;
+  }
+  PJRT_Buffer *b = make(sizeof *b);
+  b->is = *is;
+  b->data = own;
+  b->device = device;
+  return b;
+}
+
+static bool kept(const PJRT_ExecuteOptions *o, size_t arg) {
+  for (size_t i = 0; i < o->num_non_donatable_input_indices; i++) {
+    if (o->non_donatable_input_indices[i] == (int64_t)arg) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static PJRT_Error *check_arguments(const program *p, const PJRT_LoadedExecutable_Execute_Args *args) {
+  REFUSE_IF(args->options->struct_size < PJRT_ExecuteOptions_STRUCT_SIZE, PJRT_Error_Code_INVALID_ARGUMENT, "options too small");
+  REFUSE_IF(args->num_devices != 1 || args->num_args != p->narg, PJRT_Error_Code_INVALID_ARGUMENT, "wrong number of arguments");
+  for (size_t i = 0; i < p->narg; i++) {
+    const PJRT_Buffer *b = args->argument_lists[0][i];
+    REFUSE_IF(b->deleted, PJRT_Error_Code_INVALID_ARGUMENT, "argument was deleted or donated");
+    REFUSE_IF(b->is.nbyte != p->args[i].nbyte, PJRT_Error_Code_INVALID_ARGUMENT, "argument of another size");
+    REFUSE_IF(b->device != p->device, PJRT_Error_Code_INVALID_ARGUMENT, "argument on another device");
+  }
+  return NULL;
+}
+
+CALL(PJRT_LoadedExecutable_Execute) {
+  BEGIN(PJRT_LoadedExecutable_Execute);
+  const program *p = args->executable->program;
+  PJRT_Error *e = check_arguments(p, args);
+  if (e != NULL) {
+    return e;
+  }
+  for (size_t k = 0; k < p->nout; k++) {
+    PJRT_Buffer *b = new_buffer(&p->outs[k], p->device, NULL);
+    if (b == NULL) {
+      for (; k > 0; k--) {
+        free(args->output_lists[0][k - 1]->data);
+        drop(args->output_lists[0][k - 1]);
+        args->output_lists[0][k - 1] = NULL;
+      }
+      return fault(PJRT_Error_Code_RESOURCE_EXHAUSTED, "no memory for a result", "");
+    }
+    args->output_lists[0][k] = b;
+  }
+  for (size_t i = 0; i < p->narg; i++) {
+    PJRT_Buffer *b = args->argument_lists[0][i];
+    if (p->args[i].alias >= 0 && !kept(args->options, i)) {
+      PJRT_Buffer *out = args->output_lists[0][p->args[i].alias];
+      free(out->data);
+      out->data = b->data;
+      memset(out->data, 0, out->is.nbyte);
+      b->data = NULL;
+      b->deleted = true;
+    }
+  }
+  return NULL;
+}
+
+CALL(PJRT_Client_BufferFromHostBuffer) {
+  BEGIN(PJRT_Client_BufferFromHostBuffer);
+  shape is;
+  REFUSE_IF(!describe(&is, args->type, args->dims, args->num_dims), PJRT_Error_Code_INVALID_ARGUMENT, "bad type or shape");
+  REFUSE_IF(args->num_byte_strides != 0, PJRT_Error_Code_UNIMPLEMENTED, "only dense host memory");
+  REFUSE_IF(args->data == NULL || args->device == NULL, PJRT_Error_Code_INVALID_ARGUMENT, "no data or no device");
+  args->buffer = new_buffer(&is, args->device, NULL);
+  REFUSE_IF(args->buffer == NULL, PJRT_Error_Code_RESOURCE_EXHAUSTED, "no memory for a buffer");
+  memcpy(args->buffer->data, args->data, is.nbyte);
+  args->done_with_host_buffer = ready(PJRT_Error_Code_OK);
+  return NULL;
+}
+
+CALL(PJRT_Client_CreateUninitializedBuffer) {
+  BEGIN(PJRT_Client_CreateUninitializedBuffer);
+  shape is;
+  REFUSE_IF(!describe(&is, args->shape_element_type, args->shape_dims, args->shape_num_dims), PJRT_Error_Code_INVALID_ARGUMENT,
+            "bad type or shape");
+  args->buffer = new_buffer(&is, args->device, NULL);
+  REFUSE_IF(args->buffer == NULL, PJRT_Error_Code_RESOURCE_EXHAUSTED, "no memory for a buffer");
+  memset(args->buffer->data, 0xcd, is.nbyte); /* nobody may rely on zeros */
+  return NULL;
+}
+
+CALL(PJRT_Buffer_Destroy) {
+  if (args->buffer != NULL) {
+    free(args->buffer->data);
+    drop(args->buffer);
+  }
+  return ENTER(PJRT_Buffer_Destroy);
+}
+
+CALL(PJRT_Buffer_Dimensions) {
+  BEGIN(PJRT_Buffer_Dimensions);
+  args->dims = args->buffer->is.dims;
+  args->num_dims = args->buffer->is.ndim;
+  return NULL;
+}
+
+CALL(PJRT_Buffer_OnDeviceSizeInBytes) {
+  BEGIN(PJRT_Buffer_OnDeviceSizeInBytes);
+  REFUSE_IF(args->buffer->deleted, PJRT_Error_Code_INVALID_ARGUMENT, "the buffer was deleted or donated");
+  args->on_device_size_in_bytes = args->buffer->is.nbyte;
+  return NULL;
+}
+
+CALL(PJRT_Buffer_IsDeleted) {
+  BEGIN(PJRT_Buffer_IsDeleted);
+  args->is_deleted = args->buffer->deleted;
+  return NULL;
+}
+
+CALL(PJRT_Buffer_ToHostBuffer) {
+  BEGIN(PJRT_Buffer_ToHostBuffer);
+  const PJRT_Buffer *b = args->src;
+  const PJRT_Buffer_MemoryLayout *layout = args->host_layout;
+  REFUSE_IF(b->deleted, PJRT_Error_Code_INVALID_ARGUMENT, "the buffer was deleted or donated");
+  REFUSE_IF(layout == NULL || layout->type != PJRT_Buffer_MemoryLayout_Type_Tiled || layout->tiled.num_tiles != 0 ||
+                layout->tiled.minor_to_major_size != b->is.ndim,
+            PJRT_Error_Code_UNIMPLEMENTED, "only to dense row-major memory, and said so");
+  for (size_t i = 0; i < b->is.ndim; i++) {
+    REFUSE_IF(layout->tiled.minor_to_major[i] != (int64_t)(b->is.ndim - 1 - i), PJRT_Error_Code_UNIMPLEMENTED, "only row-major");
+  }
+  if (args->dst == NULL) {
+    args->dst_size = b->is.nbyte;
+    return NULL;
+  }
+  REFUSE_IF(args->dst_size < b->is.nbyte, PJRT_Error_Code_INVALID_ARGUMENT, "the destination is too small");
+  memcpy(args->dst, b->data, b->is.nbyte);
+  args->event = ready(PJRT_Error_Code_OK);
+  return NULL;
+}
+
+CALL(PJRT_Buffer_ReadyEvent) {
+  BEGIN(PJRT_Buffer_ReadyEvent);
+  args->event = ready(args->buffer->deleted ? PJRT_Error_Code_INVALID_ARGUMENT : PJRT_Error_Code_OK);
+  return NULL;
+}
+
+CALL(PJRT_Buffer_UnsafePointer) {
+  BEGIN(PJRT_Buffer_UnsafePointer);
+  const char *platform = getenv("FAKE_PLUGIN_PLATFORM");
+  REFUSE_IF(args->buffer->deleted, PJRT_Error_Code_INVALID_ARGUMENT, "the buffer was deleted or donated");
+  REFUSE_IF(platform != NULL && strcmp(platform, "cpu") != 0, PJRT_Error_Code_UNIMPLEMENTED, "not in host memory");
+  args->buffer_pointer = (uintptr_t)args->buffer->data;
+  return NULL;
+}
+
+/* ---- exports */
+
+EXPORT const PJRT_Api *GetPjrtApi(void);
+const PJRT_Api *GetPjrtApi(void) {
+  static PJRT_Api api;
+  const char *major = getenv("FAKE_PLUGIN_MAJOR"), *minor = getenv("FAKE_PLUGIN_MINOR");
+  api.pjrt_api_version.struct_size = PJRT_Api_Version_STRUCT_SIZE;
+  api.pjrt_api_version.major_version = major == NULL ? PJRT_API_MAJOR : atoi(major);
+  api.pjrt_api_version.minor_version = minor == NULL ? PJRT_API_MINOR : atoi(minor);
+  api.struct_size = api.pjrt_api_version.minor_version < 70 ? offsetof(PJRT_Api, PJRT_Client_CreateUninitializedBuffer)
+                                                            : (size_t)PJRT_Api_STRUCT_SIZE;
+  api.PJRT_Error_Destroy = fake_PJRT_Error_Destroy;
+  api.PJRT_Error_Message = fake_PJRT_Error_Message;
+  api.PJRT_Error_GetCode = fake_PJRT_Error_GetCode;
+#define ENTRY(name) api.name = fake_##name;
+  CALLS(ENTRY)
+#undef ENTRY
+  return &api;
+}
+
+EXPORT long fake_plugin_live(void) {
+  return atomic_load(&live);
+}
+
+static long find_call(const char *name) {
+  for (long i = 0; i < NCALL; i++) {
+    if (strcmp(call_names[i], name) == 0) {
+      return i;
+    }
+  }
+  return FAIL_NONE;
+}
+
+EXPORT void fake_plugin_fail(const char *call, long nth) {
+  atomic_store(&fail_countdown, nth);
+  atomic_store(&failing, call == NULL ? FAIL_NONE : strcmp(call, "any") == 0 ? FAIL_ANY : find_call(call));
+}
+
+EXPORT long fake_plugin_count(const char *call) {
+  long sum = 0, which = find_call(call);
+  if (strcmp(call, "any") != 0) {
+    return which == FAIL_NONE ? -1 : atomic_load(&counts[which]);
+  }
+  for (long i = 0; i < NCALL; i++) {
+    sum += atomic_load(&counts[i]);
+  }
+  return sum;
+}

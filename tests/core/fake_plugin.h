@@ -1,0 +1,21 @@
+/* The fake plugin's controls, found in the loaded library with dlsym. Variables it reads when loaded and when a client is made:
+ *   FAKE_PLUGIN_MAJOR, FAKE_PLUGIN_MINOR  the version it claims; below 0.70 its table ends before
+ * PJRT_Client_CreateUninitializedBuffer FAKE_PLUGIN_PLATFORM                  "cpu" (default); anything else: contents cannot be
+ * read through a pointer FAKE_PLUGIN_STRICT                    if set, refuses the client option cpu_device_count by name The same
+ * file is loaded once a process: tests that need another version load a copy under another name. */
+#ifndef TTC_TESTS_FAKE_PLUGIN_H
+#define TTC_TESTS_FAKE_PLUGIN_H
+
+/* Objects handed out and not yet destroyed: errors, events, clients, executables, buffers, serialized programs. */
+long fake_plugin_live(void);
+/* Make the nth call (1 is the next) of a PJRT function ("PJRT_Client_Compile", or "any") fail with INTERNAL; NULL: none any more.
+ * Functions that free things still free them. */
+void fake_plugin_fail(const char *call, long nth);
+/* Calls of a PJRT function ("any": of all) so far; -1 if there is no such call. */
+long fake_plugin_count(const char *call);
+
+typedef long fake_plugin_live_fn(void);
+typedef void fake_plugin_fail_fn(const char *call, long nth);
+typedef long fake_plugin_count_fn(const char *call);
+
+#endif
