@@ -11,17 +11,11 @@ static const PJRT_Buffer_Type buffer_types[TTC_NDTYPE] = {
 #undef TYPE
 };
 
-static const size_t element_nbyte[TTC_NDTYPE] = {
-#define NBYTE(dtype, name, mlir, nbyte, class, pjrt) [dtype] = (nbyte),
-    TTC__DTYPES(NBYTE)
-#undef NBYTE
-};
-
 static ttc_status check_shape(ttc_dtype d, int ndim, const int64_t *dims, size_t *nbyte, ttc_error *err) {
   if (d <= TTC_DTYPE_INVALID || d >= TTC_NDTYPE) {
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected a dtype, got number %d", (int)d);
   }
-  size_t n = element_nbyte[d];
+  size_t n = ttc_dtype_nbyte(d);
   bool overflow = false, empty = false;
   for (int i = 0; i < ndim; i++) {
     if (dims[i] < 0) {

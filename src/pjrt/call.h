@@ -66,6 +66,7 @@ static inline ttc_status ttc__pjrt_result(const pjrt_plugin *p, PJRT_Error *e, c
 ttc_status ttc__pjrt_device(const pjrt_client *c, int device, PJRT_Device **out, ttc_error *err);
 /* Wait for ev and destroy it. */
 ttc_status ttc__pjrt_await(const pjrt_plugin *p, PJRT_Event *ev, ttc_error *err);
+bool ttc__pjrt_is_libtpu(const pjrt_plugin *p); /* by its file's name */
 /* TPUs below another root than "/" (tests). */
 int ttc__pjrt_count_tpus(const char *root);
 

@@ -10,11 +10,6 @@
 
 /* CPU plugins make as many devices as the int64 option cpu_device_count says (4 without it); some abort the process where its type
  * is another. libtpu takes none. */
-static bool is_libtpu(const pjrt_plugin *p) {
-  const char *slash = strrchr(p->path, '/');
-  return strncmp(slash == NULL ? p->path : slash + 1, "libtpu", 6) == 0;
-}
-
 static ttc_status create(const pjrt_plugin *p, int ndevice, PJRT_Client **out, ttc_error *err) {
   static const char name[] = "cpu_device_count";
   PJRT_NamedValue option = {.struct_size = PJRT_NamedValue_STRUCT_SIZE,
@@ -23,7 +18,7 @@ static ttc_status create(const pjrt_plugin *p, int ndevice, PJRT_Client **out, t
                             .type = PJRT_NamedValue_kInt64,
                             .int64_value = ndevice,
                             .value_size = 1};
-  PJRT_Client_Create_Args args = {.create_options = &option, .num_options = is_libtpu(p) ? 0 : 1};
+  PJRT_Client_Create_Args args = {.create_options = &option, .num_options = ttc__pjrt_is_libtpu(p) ? 0 : 1};
   ttc_status status = PJRT_CALL(p, PJRT_Client_Create, &args, err);
   if (status == TTC_INVALID_ARGUMENT && args.num_options == 1 && strstr(err->message, name) != NULL) {
     ttc__log(TTC__LOG_DEBUG, "trying again without %s: %s", name, err->message);

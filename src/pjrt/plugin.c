@@ -1,6 +1,8 @@
 /* Loading a plugin: dlopen, version check, initialisation. Once a path, never unloaded. */
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,36 @@ static ttc_status check_file(const char *path, ttc_error *err) {
   if (!S_ISREG(st.st_mode)) {
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "%s is %s; name a PJRT plugin's .so file", path,
                     S_ISDIR(st.st_mode) ? "a directory" : "no regular file");
+  }
+  return TTC_OK;
+}
+
+/* dlopen trusts a file's headers: one that was cut short (a full disk, a broken download) kills the process with SIGBUS. So see
+ * first that every segment lies within the file. What is no ELF file at all, dlopen itself refuses. */
+static ttc_status check_whole(const char *path, ttc_error *err) {
+  ElfW(Ehdr) head;
+  ElfW(Phdr) segment;
+  struct stat st;
+  FILE *f = fopen(path, "rb");
+  if (f == NULL || fstat(fileno(f), &st) != 0) {
+    ttc_status status = TTC_FAIL(err, TTC_PERMISSION_DENIED, "%s cannot be read: %s", path, strerror(errno));
+    if (f != NULL) {
+      fclose(f);
+    }
+    return status;
+  }
+  bool whole = true;
+  if (fread(&head, sizeof head, 1, f) == 1 && memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 &&
+      head.e_ident[EI_CLASS] == (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32) && head.e_phentsize == sizeof segment) {
+    whole = fseek(f, (long)head.e_phoff, SEEK_SET) == 0;
+    for (int i = 0; i < head.e_phnum && whole; i++) {
+      uint64_t size = (uint64_t)st.st_size;
+      whole = fread(&segment, sizeof segment, 1, f) == 1 && segment.p_offset <= size && segment.p_filesz <= size - segment.p_offset;
+    }
+  }
+  fclose(f);
+  if (!whole) {
+    return TTC_FAIL(err, TTC_DATA_LOSS, "%s is cut short (%lld bytes); install it again", path, (long long)st.st_size);
   }
   return TTC_OK;
 }
@@ -75,19 +107,28 @@ static ttc_status start(const char *path, pjrt_plugin *p, ttc_error *err) {
   return PJRT_CALL(p, PJRT_Plugin_Initialize, &init, err);
 }
 
-/* XLA writes INFO lines to stderr unless this variable, which it reads once while loading, says otherwise; errors come back as
- * statuses anyway. A level that the user has set stands, and the environment is as before afterwards. */
+/* Two variables that plugins read while loading. A value that the user has set stands.
+ *   TF_CPP_MIN_LOG_LEVEL  without it XLA writes INFO lines to stderr; errors come back as statuses anyway. Taken back afterwards.
+ *   TPU_SKIP_MDS_QUERY    without it libtpu asks a cloud's metadata server for minutes where no TPU is attached. */
 static ttc_status start_hushed(const char *path, pjrt_plugin *p, ttc_error *err) {
   static const char level[] = "TF_CPP_MIN_LOG_LEVEL";
   bool ours = getenv(level) == NULL;
   if (ours) {
     setenv(level, "3", 0);
   }
+  if (ttc__pjrt_is_libtpu(p) && pjrt_count_tpus() == 0) {
+    setenv("TPU_SKIP_MDS_QUERY", "1", 0);
+  }
   ttc_status status = start(path, p, err);
   if (ours) {
     unsetenv(level);
   }
   return status;
+}
+
+bool ttc__pjrt_is_libtpu(const pjrt_plugin *p) {
+  const char *slash = strrchr(p->path, '/');
+  return strncmp(slash == NULL ? p->path : slash + 1, "libtpu", 6) == 0;
 }
 
 static ttc_status load_once(const char *path, pjrt_plugin **out, ttc_error *err) {
@@ -103,6 +144,9 @@ static ttc_status load_once(const char *path, pjrt_plugin **out, ttc_error *err)
   }
   snprintf(p->path, sizeof p->path, "%s", path);
   ttc_status status = check_file(path, err);
+  if (status == TTC_OK) {
+    status = check_whole(path, err);
+  }
   if (status == TTC_OK) {
     status = start_hushed(path, p, err);
   }

@@ -1,6 +1,7 @@
 /* src/pjrt against the fake plugin (TTC_FAKE_PLUGIN): finding, loading, versions, every call failing once, and nothing left behind.
  */
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,13 +56,14 @@ static void write_file(const char *name, const char *content, size_t n) {
   CHECK(f != NULL && fwrite(content, 1, n, f) == n && fclose(f) == 0);
 }
 
-/* A copy of the fake plugin, which the loader takes for another plugin. */
-static const char *copy_plugin(const char *name) {
+/* A copy of (at most the first bytes of) the fake plugin, which the loader takes for another plugin. */
+static const char *copy_plugin(const char *name, long most) {
   FILE *f = fopen(getenv("TTC_FAKE_PLUGIN"), "rb");
   long n = 0;
   char *bytes = NULL;
   if (f != NULL && fseek(f, 0, SEEK_END) == 0 && (n = ftell(f)) > 0 && (bytes = malloc((size_t)n)) != NULL) {
     rewind(f);
+    n = n < most ? n : most;
     CHECK(fread(bytes, 1, (size_t)n, f) == (size_t)n);
     write_file(name, bytes, (size_t)n);
   }
@@ -141,6 +143,10 @@ static void test_load_errors(void) {
   write_file("garbage.so", "not an ELF file, not at all", 27);
   CHECK_EQ(pjrt_plugin_load(in_root("garbage.so"), &p, &err), TTC_INVALID_ARGUMENT);
   SAYS("cannot be loaded as a PJRT plugin");
+  for (long n = 1; n < 10000; n *= 3) { /* cut short */
+    CHECK(pjrt_plugin_load(copy_plugin("short.so", n), &p, &err) != TTC_OK);
+    SAYS(n < 64 ? "cannot be loaded" : "is cut short");
+  }
   Dl_info libc;
   CHECK(dladdr((void *)(uintptr_t)&getenv, &libc) != 0); /* some shared library that is no plugin */
   CHECK_EQ(pjrt_plugin_load(libc.dli_fname, &p, &err), TTC_INVALID_ARGUMENT);
@@ -155,7 +161,7 @@ static void check_version(const char *major, const char *minor, ttc_status expec
   snprintf(name, sizeof name, "version%d.so", n++);
   setenv("FAKE_PLUGIN_MAJOR", major, 1);
   setenv("FAKE_PLUGIN_MINOR", minor, 1);
-  CHECK_EQ(pjrt_plugin_load(copy_plugin(name), &p, &err), expected);
+  CHECK_EQ(pjrt_plugin_load(copy_plugin(name, LONG_MAX), &p, &err), expected);
   unsetenv("FAKE_PLUGIN_MAJOR");
   unsetenv("FAKE_PLUGIN_MINOR");
   if (expected != TTC_OK) {
@@ -186,7 +192,7 @@ static void test_versions(void) {
 
 static pjrt_plugin *load_fake(void) {
   pjrt_plugin *p = NULL, *same = NULL;
-  const char *path = copy_plugin("fake.so");
+  const char *path = copy_plugin("fake.so", LONG_MAX);
   setenv("TF_CPP_MIN_LOG_LEVEL", "1", 1);
   OK(pjrt_plugin_load(path, &p, &err));
   CHECK_STR(getenv("TF_CPP_MIN_LOG_LEVEL"), "1");
