@@ -279,7 +279,10 @@ static bool wait_for(ttc__cache *c, flight *f, int device, pjrt_exe **out, ttc_s
   }
   *status = f->status;
   if (f->status != TTC_OK) {
+    char op[sizeof err->op]; /* the asker's own */
+    memcpy(op, err->op, sizeof op);
     *err = f->err;
+    memcpy(err->op, op, sizeof op);
   }
   ttc__lock_drop(&c->lock);
   /* The blob does not change after landing, and this user keeps the flight alive. */

@@ -15,7 +15,7 @@
 typedef struct ttc__cache ttc__cache;
 
 /* dir NULL: TORCH_TPU_CACHE_DIR, else $XDG_CACHE_HOME/torch_tpu, else ~/.cache/torch_tpu. TORCH_TPU_CACHE=0 switches off, giving a
- * cache that only compiles. TORCH_TPU_CACHE_MAX_BYTES caps the size (default 4 GiB). blocks */
+ * cache that only compiles. TORCH_TPU_CACHE_MAX_BYTES caps the size (default 4 GiB). NULL only when out of memory. blocks */
 ttc__cache *ttc__cache_open(const char *dir, pjrt_plugin *plugin, pjrt_client *client);
 void ttc__cache_free(ttc__cache *c);
 /* The executable, from disk or compiled (then written). any thread, blocks */
