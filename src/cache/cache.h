@@ -1,11 +1,11 @@
 /* Module text -> executable: memory is the plan's; this is the disk tier, shared by processes.
  *
- * A file holds one serialized executable. Its name is the digest of (plugin contents, PJRT API version, CPU features, compile options,
- * module text); its header repeats the digest and carries a checksum of the bytes, so a truncated, bit-flipped or foreign file is
- * never loaded: it is deleted and counted. Written to a temporary name and renamed. The directory is the user's own, mode 0700; one
- * that others can write is refused with a warning, since loading an executable runs code. Size is capped (LRU by access time). Two
- * processes that want the same program compile it once: the second waits on an advisory lock for a while, then compiles anyway.
- * Nothing here ever fails a call: what cannot be cached is compiled. */
+ * A file holds one serialized executable. Its name is the digest of (plugin contents, PJRT API version, CPU features, compile
+ * options, module text); its header repeats the digest and carries a checksum of the bytes, so a truncated, bit-flipped or foreign
+ * file is never loaded: it is deleted and counted. Written to a temporary name and renamed. The directory is the user's own, mode
+ * 0700; one that others can write is refused with a warning, since loading an executable runs code. Size is capped (LRU by access
+ * time). Two processes that want the same program compile it once: the second waits on an advisory lock for a while, then compiles
+ * anyway. Nothing here ever fails a call: what cannot be cached is compiled. */
 #ifndef TTC_CACHE_CACHE_H
 #define TTC_CACHE_CACHE_H
 

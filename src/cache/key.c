@@ -25,7 +25,7 @@ static bool hash_file(int fd, ttc__sha *s) {
   return n == 0;
 }
 
-/* SHA-256 of the file; 0.2 GB take most of a second, so it is remembered for as long as the file looks untouched. False when
+/* SHA-256 of the file; 0.2 GB take 0.1 to 1 s, so it is remembered for as long as the file looks untouched. False when
  * unreadable. */
 static bool hash_plugin(ttc__disk *d, const char *path, unsigned char digest[TTC__DIGEST]) {
   struct {
