@@ -28,18 +28,19 @@ ttc_status pjrt_discover(const char *search_path, pjrt_choice *out, ttc_error *e
 int pjrt_count_tpus(void); /* looks at /sys only */
 
 /* ---- plugin and client */
-/* dlopen, version check (major equal; minor at least 54), Plugin_Initialize. Each path is loaded once. blocks */
+/* dlopen, version check (major equal; minor at least 54), Plugin_Initialize. Each path is loaded once, and never unloaded. blocks */
 ttc_status pjrt_plugin_load(const char *path, pjrt_plugin **out, ttc_error *err);
 void pjrt_plugin_version(const pjrt_plugin *p, int *major, int *minor);
 const char *pjrt_plugin_path(const pjrt_plugin *p);
 /* Create options are chosen per plugin (its attributes and version; an option refused by name is dropped and tried again). blocks */
 ttc_status pjrt_client_new(pjrt_plugin *p, int ndevice, pjrt_client **out, ttc_error *err);
-void pjrt_client_free(pjrt_client *c);
+void pjrt_client_free(pjrt_client *c); /* after its executables and buffers; NULL is fine */
 int pjrt_client_ndevice(const pjrt_client *c);
 void pjrt_client_info(const pjrt_client *c, ttc_device_info *info); /* platform, versions, kind, path */
 
 /* ---- programs */
-/* StableHLO text -> executable for `device`. xla_flags: "name=value" overrides, NULL terminated, or NULL. blocks */
+/* StableHLO text -> executable for `device`. xla_flags: "name=value" overrides, NULL terminated, or NULL; booleans are true or false.
+ * blocks */
 ttc_status pjrt_compile(pjrt_client *c, int device, const char *text, size_t nbyte, const char *const *xla_flags, pjrt_exe **out,
                         ttc_error *err);
 /* Bytes for the disk cache (free() them). TTC_UNIMPLEMENTED if the plugin cannot. */
@@ -62,7 +63,7 @@ void pjrt_buffer_free(pjrt_client *c, pjrt_buffer *b); /* NULL is fine */
 /* Wait until computed; returns the computation's error if it failed. blocks */
 ttc_status pjrt_buffer_await(pjrt_client *c, pjrt_buffer *b, ttc_error *err);
 /* Copy [offset, offset+nbyte) of the row-major contents to dst, after waiting. Reads through the pointer where the buffer lies in host
- * memory, else with CopyRawToHost or ToHostBuffer. blocks */
+ * memory, else with ToHostBuffer (device layouts are tiled, so a part costs as much as the whole). blocks */
 ttc_status pjrt_buffer_to_host(pjrt_client *c, pjrt_buffer *b, size_t offset, size_t nbyte, void *dst, ttc_error *err);
 ttc_status pjrt_buffer_nbyte(pjrt_client *c, pjrt_buffer *b, size_t *nbyte, ttc_error *err); /* on the device */
 

@@ -1,5 +1,6 @@
 /* src/pjrt against a real XLA:CPU plugin: TTC_CPU_PLUGIN names it, or TTC_TEST_SITE_PACKAGES where packages lie. Skipped without
  * one. */
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -264,6 +265,68 @@ static void test_devices(pjrt_plugin *plugin) {
   pjrt_client_free(two);
 }
 
+/* A result too large to be computed within the launch: reads wait for it. */
+static void test_waiting(void) {
+  enum { N = 512 };
+  pjrt_exe *e = compile(
+      "module @mm { func.func public @main(%a: tensor<512x512xf32>) -> tensor<512x512xf32> {\n"
+      " %0 = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0] : (tensor<512x512xf32>, tensor<512x512xf32>)"
+      " -> tensor<512x512xf32>\n return %0 : tensor<512x512xf32> } }");
+  const int64_t dims[2] = {N, N};
+  float *host = malloc(sizeof(float) * N * N), last = 0;
+  pjrt_buffer *arg = NULL, *out = NULL;
+  for (int i = 0; host != NULL && i < N * N; i++) {
+    host[i] = 1.25f;
+  }
+  OK(pjrt_buffer_from_host(client, 0, TTC_F32, 2, dims, host, &arg, &err));
+  free(host); /* ours again */
+  for (int i = 0; i < 20; i++) {
+    OK(pjrt_execute(e, &arg, 1, NULL, 0, &out, &err));
+    OK(pjrt_buffer_to_host(client, out, sizeof(float) * (N * N - 1), sizeof last, &last, &err));
+    CHECK(last == 800.0f); /* 512 * 1.25 * 1.25 */
+    pjrt_buffer_free(client, out);
+    OK(pjrt_execute(e, &arg, 1, NULL, 0, &out, &err));
+    pjrt_buffer_free(client, out); /* while it is being computed */
+  }
+  pjrt_buffer_free(client, arg);
+  pjrt_exe_free(e);
+}
+
+static void *work(void *failures) {
+  ttc_error own;
+  float host[16] = {3.0f}, back[16];
+  const int64_t n = 16;
+  for (int round = 0; round < 3; round++) {
+    pjrt_exe *e = NULL;
+    bool ok = pjrt_compile(client, 0, add16, sizeof add16 - 1, NULL, &e, &own) == TTC_OK;
+    for (int i = 0; ok && i < 500; i++) {
+      pjrt_buffer *args[2] = {NULL, NULL}, *out = NULL;
+      ok = pjrt_buffer_from_host(client, 0, TTC_F32, 1, &n, host, &args[0], &own) == TTC_OK;
+      args[1] = args[0];
+      ok = ok && pjrt_execute(e, args, 2, NULL, 0, &out, &own) == TTC_OK &&
+           pjrt_buffer_to_host(client, out, 0, sizeof back, back, &own) == TTC_OK && back[0] == 6.0f;
+      pjrt_buffer_free(client, args[0]);
+      pjrt_buffer_free(client, out);
+    }
+    pjrt_exe_free(e);
+    *(int *)failures += !ok;
+  }
+  return NULL;
+}
+
+/* Compiling, launching and reading from several threads at once. */
+static void test_threads(void) {
+  pthread_t threads[3];
+  int failures[3] = {0};
+  for (int i = 0; i < 3; i++) {
+    CHECK_EQ(pthread_create(&threads[i], NULL, work, &failures[i]), 0);
+  }
+  for (int i = 0; i < 3; i++) {
+    pthread_join(threads[i], NULL);
+    CHECK_EQ(failures[i], 0);
+  }
+}
+
 static void test_speed(void) {
   enum { WARM = 2000, N = 100000 };
   pjrt_exe *e = compile(add16);
@@ -349,6 +412,8 @@ int main(void) {
   test_errors();
   test_serialize();
   test_devices(plugin);
+  test_waiting();
+  test_threads();
   test_speed();
   pjrt_client_free(client);
   return CHECK_DONE();
