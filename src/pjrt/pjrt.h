@@ -1,7 +1,7 @@
 /* PJRT plugins behind plain C: this folder is the only one that includes pjrt_c_api.h.
  *
- * Every call goes through one funnel (call.c): it sizes the struct, checks that the plugin is new enough to have the call, converts the
- * error and frees it. Errors name the PJRT call. Functions are *any thread* unless stated. */
+ * Every call goes through one funnel (call.c): it sizes the struct, checks that the plugin is new enough to have the call, converts
+ * the error and frees it. Errors name the PJRT call. Functions are *any thread* unless stated. */
 #ifndef TTC_PJRT_PJRT_H
 #define TTC_PJRT_PJRT_H
 
@@ -22,25 +22,27 @@ typedef struct pjrt_choice {
   int ntpu; /* TPU chips attached, 0 if simulated */
 } pjrt_choice;
 /* Order: TORCH_TPU_PLUGIN, TPU_LIBRARY_PATH; libtpu only where a TPU is attached (PCI vendor 0x1ae0 with an accel or vfio device);
- * lammps_jax_pjrt_cpu; xla_cpu_pjrt. search_path: directories split by ':' that may hold these packages. TTC_NOT_FOUND names the pip
- * line. A path from a variable that does not exist is an error, never passed over. */
+ * lammps_jax_pjrt_cpu; xla_cpu_pjrt. search_path: directories split by ':' that may hold these packages. TTC_NOT_FOUND names the
+ * pip line. A path from a variable that does not exist is an error, never passed over. */
 ttc_status pjrt_discover(const char *search_path, pjrt_choice *out, ttc_error *err);
 int pjrt_count_tpus(void); /* looks at /sys only */
 
 /* ---- plugin and client */
-/* dlopen, version check (major equal; minor at least 54), Plugin_Initialize. Each path is loaded once, and never unloaded. blocks */
+/* dlopen, version check (major equal; minor at least 54), Plugin_Initialize. Each path is loaded once, and never unloaded. blocks
+ */
 ttc_status pjrt_plugin_load(const char *path, pjrt_plugin **out, ttc_error *err);
 void pjrt_plugin_version(const pjrt_plugin *p, int *major, int *minor);
 const char *pjrt_plugin_path(const pjrt_plugin *p);
-/* Create options are chosen per plugin (its attributes and version; an option refused by name is dropped and tried again). blocks */
+/* Create options are chosen per plugin (its attributes and version; an option refused by name is dropped and tried again). blocks
+ */
 ttc_status pjrt_client_new(pjrt_plugin *p, int ndevice, pjrt_client **out, ttc_error *err);
 void pjrt_client_free(pjrt_client *c); /* after its executables and buffers; NULL is fine */
 int pjrt_client_ndevice(const pjrt_client *c);
 void pjrt_client_info(const pjrt_client *c, ttc_device_info *info); /* platform, versions, kind, path */
 
 /* ---- programs */
-/* StableHLO text -> executable for `device`. xla_flags: "name=value" overrides, NULL terminated, or NULL; booleans are true or false.
- * blocks */
+/* StableHLO text -> executable for `device`. xla_flags: "name=value" overrides, NULL terminated, or NULL; booleans are true or
+ * false. blocks */
 ttc_status pjrt_compile(pjrt_client *c, int device, const char *text, size_t nbyte, const char *const *xla_flags, pjrt_exe **out,
                         ttc_error *err);
 /* Bytes for the disk cache (free() them). TTC_UNIMPLEMENTED if the plugin cannot. */
@@ -58,12 +60,13 @@ ttc_status pjrt_execute(pjrt_exe *e, pjrt_buffer *const *args, size_t narg, cons
 ttc_status pjrt_buffer_from_host(pjrt_client *c, int device, ttc_dtype d, int ndim, const int64_t *dims, const void *src,
                                  pjrt_buffer **out, ttc_error *err);
 /* Zero-filled or undefined contents. */
-ttc_status pjrt_buffer_new(pjrt_client *c, int device, ttc_dtype d, int ndim, const int64_t *dims, pjrt_buffer **out, ttc_error *err);
+ttc_status pjrt_buffer_new(pjrt_client *c, int device, ttc_dtype d, int ndim, const int64_t *dims, pjrt_buffer **out,
+                           ttc_error *err);
 void pjrt_buffer_free(pjrt_client *c, pjrt_buffer *b); /* NULL is fine */
 /* Wait until computed; returns the computation's error if it failed. blocks */
 ttc_status pjrt_buffer_await(pjrt_client *c, pjrt_buffer *b, ttc_error *err);
-/* Copy [offset, offset+nbyte) of the row-major contents to dst, after waiting. Reads through the pointer where the buffer lies in host
- * memory, else with ToHostBuffer (device layouts are tiled, so a part costs as much as the whole). blocks */
+/* Copy [offset, offset+nbyte) of the row-major contents to dst, after waiting. Reads through the pointer where the buffer lies in
+ * host memory, else with ToHostBuffer (device layouts are tiled, so a part costs as much as the whole). blocks */
 ttc_status pjrt_buffer_to_host(pjrt_client *c, pjrt_buffer *b, size_t offset, size_t nbyte, void *dst, ttc_error *err);
 ttc_status pjrt_buffer_nbyte(pjrt_client *c, pjrt_buffer *b, size_t *nbyte, ttc_error *err); /* on the device */
 

@@ -11,17 +11,19 @@
 #define EXPORT __attribute__((visibility("default")))
 enum { MAX_NDIM = 16, MAX_DEVICE = 8 };
 
-#define CALLS(X)                                                                                                                  \
-  X(PJRT_Plugin_Initialize)                                                                                                       \
-  X(PJRT_Event_Destroy)                                                                                                           \
-  X(PJRT_Event_IsReady) X(PJRT_Event_Await) X(PJRT_Client_Create) X(PJRT_Client_Destroy) X(PJRT_Client_PlatformName)              \
-      X(PJRT_Client_PlatformVersion) X(PJRT_Client_AddressableDevices) X(PJRT_Client_Compile) X(PJRT_Client_BufferFromHostBuffer) \
-          X(PJRT_Client_CreateUninitializedBuffer) X(PJRT_DeviceDescription_Id) X(PJRT_DeviceDescription_Kind)                    \
-              X(PJRT_Device_GetDescription) X(PJRT_Device_MemoryStats) X(PJRT_Executable_Destroy) X(PJRT_Executable_NumOutputs)   \
-                  X(PJRT_Executable_Serialize) X(PJRT_Executable_DeserializeAndLoad) X(PJRT_LoadedExecutable_Destroy)             \
-                      X(PJRT_LoadedExecutable_GetExecutable) X(PJRT_LoadedExecutable_Execute) X(PJRT_Buffer_Destroy)              \
-                          X(PJRT_Buffer_Dimensions) X(PJRT_Buffer_OnDeviceSizeInBytes) X(PJRT_Buffer_IsDeleted)                   \
-                              X(PJRT_Buffer_ToHostBuffer) X(PJRT_Buffer_ReadyEvent) X(PJRT_Buffer_UnsafePointer)
+/* clang-format does not settle on a layout for this list. */
+/* clang-format off */
+#define CALLS(X)                                                                                                      \
+  X(PJRT_Plugin_Initialize) X(PJRT_Event_Destroy) X(PJRT_Event_IsReady) X(PJRT_Event_Await) X(PJRT_Client_Create)     \
+  X(PJRT_Client_Destroy) X(PJRT_Client_PlatformName) X(PJRT_Client_PlatformVersion)                                   \
+  X(PJRT_Client_AddressableDevices) X(PJRT_Client_Compile) X(PJRT_Client_BufferFromHostBuffer)                        \
+  X(PJRT_Client_CreateUninitializedBuffer) X(PJRT_DeviceDescription_Id) X(PJRT_DeviceDescription_Kind)                \
+  X(PJRT_Device_GetDescription) X(PJRT_Device_MemoryStats) X(PJRT_Executable_Destroy) X(PJRT_Executable_NumOutputs)   \
+  X(PJRT_Executable_Serialize) X(PJRT_Executable_DeserializeAndLoad) X(PJRT_LoadedExecutable_Destroy)                 \
+  X(PJRT_LoadedExecutable_GetExecutable) X(PJRT_LoadedExecutable_Execute) X(PJRT_Buffer_Destroy)                      \
+  X(PJRT_Buffer_Dimensions) X(PJRT_Buffer_OnDeviceSizeInBytes) X(PJRT_Buffer_IsDeleted) X(PJRT_Buffer_ToHostBuffer)   \
+  X(PJRT_Buffer_ReadyEvent) X(PJRT_Buffer_UnsafePointer)
+/* clang-format on */
 
 enum call {
 #define ENUM(name) CALL_##name,
