@@ -42,13 +42,21 @@ void shlo_free(shlo *b) {
   free(b);
 }
 
-void shlo_set_for_tpu(shlo *b, bool for_tpu) { b->for_tpu = for_tpu; }
+void shlo_set_for_tpu(shlo *b, bool for_tpu) {
+  b->for_tpu = for_tpu;
+}
 
-bool shlo_for_tpu(const shlo *b) { return b->for_tpu; }
+bool shlo_for_tpu(const shlo *b) {
+  return b->for_tpu;
+}
 
-void shlo_set_precision(shlo *b, shlo_precision p) { b->precision = p; }
+void shlo_set_precision(shlo *b, shlo_precision p) {
+  b->precision = p;
+}
 
-bool shlo_failed(const shlo *b) { return b->failed; }
+bool shlo_failed(const shlo *b) {
+  return b->failed;
+}
 
 /* ---- errors */
 
@@ -78,7 +86,9 @@ ttc_val shlo_error(shlo *b, ttc_status code, const char *fmt, ...) {
   return v;
 }
 
-static void out_of_memory(shlo *b) { shlo__fail(b, __FILE__, __LINE__, TTC_RESOURCE_EXHAUSTED, "shlo", "out of memory"); }
+static void out_of_memory(shlo *b) {
+  shlo__fail(b, __FILE__, __LINE__, TTC_RESOURCE_EXHAUSTED, "shlo", "out of memory");
+}
 
 shlo__name shlo__describe(const shlo_type *t) {
   shlo__name n;
@@ -94,13 +104,21 @@ shlo__name shlo__describe(const shlo_type *t) {
 
 static const shlo_type poison_type = {.dtype = TTC_F32, .ndim = 0};
 
-static bool known(const shlo *b, ttc_val v) { return v.id >= 0 && v.id < b->nvalue; }
+static bool known(const shlo *b, ttc_val v) {
+  return v.id >= 0 && v.id < b->nvalue;
+}
 
-const shlo_type *shlo_typeof(shlo *b, ttc_val v) { return known(b, v) ? &b->values[v.id].type : &poison_type; }
+const shlo_type *shlo_typeof(shlo *b, ttc_val v) {
+  return known(b, v) ? &b->values[v.id].type : &poison_type;
+}
 
-ttc_dtype shlo_dtype(shlo *b, ttc_val v) { return shlo_typeof(b, v)->dtype; }
+ttc_dtype shlo_dtype(shlo *b, ttc_val v) {
+  return shlo_typeof(b, v)->dtype;
+}
 
-int shlo_ndim(shlo *b, ttc_val v) { return shlo_typeof(b, v)->ndim; }
+int shlo_ndim(shlo *b, ttc_val v) {
+  return shlo_typeof(b, v)->ndim;
+}
 
 int64_t shlo_dim(shlo *b, ttc_val v, int axis) {
   const shlo_type *t = shlo_typeof(b, v);
@@ -121,7 +139,9 @@ int64_t shlo__nelem(const shlo_type *t) {
   return n;
 }
 
-int64_t shlo_nelem(shlo *b, ttc_val v) { return shlo__nelem(shlo_typeof(b, v)); }
+int64_t shlo_nelem(shlo *b, ttc_val v) {
+  return shlo__nelem(shlo_typeof(b, v));
+}
 
 shlo_type shlo__type(ttc_dtype d, int ndim, const int64_t *dims) {
   shlo_type t = {.dtype = d, .ndim = ndim};
@@ -135,7 +155,9 @@ bool shlo__same_dims(const shlo_type *x, const shlo_type *y) {
   return x->ndim == y->ndim && memcmp(x->dims, y->dims, (size_t)x->ndim * sizeof *x->dims) == 0;
 }
 
-bool shlo__same_type(const shlo_type *x, const shlo_type *y) { return x->dtype == y->dtype && shlo__same_dims(x, y); }
+bool shlo__same_type(const shlo_type *x, const shlo_type *y) {
+  return x->dtype == y->dtype && shlo__same_dims(x, y);
+}
 
 /* Sizes non-negative and, even with zeros left out, countable: XLA multiplies them too. */
 static bool sound(shlo *b, const char *op, const shlo_type *t) {
@@ -307,7 +329,9 @@ static void put_types(shlo *b, ttc__str *s, int n, const ttc_val *xs) {
   }
 }
 
-static void put_indent(shlo *b) { ttc__str_addf(&b->body, "%*s", 2 + 2 * b->nregion, ""); }
+static void put_indent(shlo *b) {
+  ttc__str_addf(&b->body, "%*s", 2 + 2 * b->nregion, "");
+}
 
 void shlo_comment(shlo *b, const char *text) {
   if (b->failed) {
@@ -433,7 +457,9 @@ ttc_val shlo__constant(shlo *b, const char *text, const shlo_type *t) {
   return new_value(b, t, name, -1);
 }
 
-ttc_val shlo__zeros(shlo *b, const shlo_type *t) { return shlo_const_i(b, t->dtype, 0, t->ndim, t->dims); }
+ttc_val shlo__zeros(shlo *b, const shlo_type *t) {
+  return shlo_const_i(b, t->dtype, 0, t->ndim, t->dims);
+}
 
 /* ---- operations with regions */
 
@@ -555,8 +581,8 @@ static bool check_alias(shlo *b, int param) {
   }
   const shlo_type *p = &b->values[param].type, *r = &b->values[b->results[out].id].type;
   if (!shlo__same_type(p, r)) {
-    SHLO_FAIL(b, "shlo_param_alias", "parameter %d, %s, is donated to result %d, %s: types differ", param, shlo__describe(p).text, out,
-              shlo__describe(r).text);
+    SHLO_FAIL(b, "shlo_param_alias", "parameter %d, %s, is donated to result %d, %s: types differ", param, shlo__describe(p).text,
+              out, shlo__describe(r).text);
     return false;
   }
   for (int k = 0; k < param; k++) {

@@ -24,8 +24,8 @@ static bool pairs_agree(shlo *b, const char *what, ttc_val x, ttc_val y, int n, 
   for (int k = 0; k < n; k++) {
     int64_t p = shlo_dim(b, x, xa[k]), q = shlo_dim(b, y, ya[k]);
     if (p != q) {
-      SHLO_FAIL(b, "shlo_dot", "%s sizes differ: %lld vs %lld (axis %d of %s, axis %d of %s)", what, (long long)p, (long long)q, xa[k],
-                SHLO_NAME(b, x), ya[k], SHLO_NAME(b, y));
+      SHLO_FAIL(b, "shlo_dot", "%s sizes differ: %lld vs %lld (axis %d of %s, axis %d of %s)", what, (long long)p, (long long)q,
+                xa[k], SHLO_NAME(b, x), ya[k], SHLO_NAME(b, y));
       return false;
     }
   }
@@ -44,8 +44,8 @@ static bool dot_axes(shlo *b, ttc_val x, int nbatch, const int *batch, int ncont
   return shlo__axes(b, "shlo_dot", "axis", shlo_ndim(b, x), nbatch + ncontract, all, used);
 }
 
-ttc_val shlo_dot(shlo *b, ttc_val x, ttc_val y, int nbatch, const int *xb, const int *yb, int ncontract, const int *xc, const int *yc,
-                 ttc_dtype out_dtype) {
+ttc_val shlo_dot(shlo *b, ttc_val x, ttc_val y, int nbatch, const int *xb, const int *yb, int ncontract, const int *xc,
+                 const int *yc, ttc_dtype out_dtype) {
   const char *op = "shlo_dot";
   ttc_val xs[2] = {x, y};
   bool used[2][SHLO__MAX_NDIM];
@@ -90,7 +90,8 @@ ttc_val shlo_dot(shlo *b, ttc_val x, ttc_val y, int nbatch, const int *xb, const
 /* ---- convolution */
 
 /* "[b, f, 0, 1]": what stands at each axis. `first` and `second` are the letters of the two non-spatial axes. */
-static bool attr_layout(shlo *b, const char *what, int n, char first, int first_axis, char second, int second_axis, const int *spatial) {
+static bool attr_layout(shlo *b, const char *what, int n, char first, int first_axis, char second, int second_axis,
+                        const int *spatial) {
   char at[5] = {0};
   int axes[5] = {first_axis, second_axis};
   bool seen[SHLO__MAX_NDIM];
@@ -112,7 +113,9 @@ static bool attr_layout(shlo *b, const char *what, int n, char first, int first_
   return true;
 }
 
-static int64_t dilated(int64_t n, int64_t dilation) { return n == 0 ? 0 : (n - 1) * dilation + 1; }
+static int64_t dilated(int64_t n, int64_t dilation) {
+  return n == 0 ? 0 : (n - 1) * dilation + 1;
+}
 
 /* Output size along spatial axis k; -1 for a bad description. */
 static int64_t conv_size(const shlo_conv_spec *s, int k, int64_t in, int64_t window) {
@@ -135,7 +138,9 @@ static bool conv_type(shlo *b, ttc_val x, ttc_val kernel, const shlo_conv_spec *
   int64_t features = in.dims[s->in_feature], out = k.dims[s->k_out], batch = in.dims[s->in_batch];
   if (features % groups != 0 || k.dims[s->k_in] != features / groups || out % groups != 0 || out % batches != 0 ||
       batch % batches != 0) {
-    SHLO_FAIL(b, op, "input %s (feature axis %d) and kernel %s (output axis %d, input axis %d) do not fit with %lld feature and %lld batch groups",
+    SHLO_FAIL(b, op,
+              "input %s (feature axis %d) and kernel %s (output axis %d, input axis %d) do not fit with %lld feature and %lld "
+              "batch groups",
               SHLO_NAME(b, x), s->in_feature, SHLO_NAME(b, kernel), s->k_out, s->k_in, (long long)groups, (long long)batches);
     return false;
   }
@@ -164,7 +169,8 @@ ttc_val shlo_conv(shlo *b, ttc_val x, ttc_val kernel, const shlo_conv_spec *s) {
   }
   int n = s->nspatial;
   if (n < 1 || n > 3 || shlo_ndim(b, x) != n + 2 || shlo_ndim(b, kernel) != n + 2) {
-    return SHLO_FAIL(b, op, "expected %d spatial axes (1 to 3) and two more, got %s and %s", n, SHLO_NAME(b, x), SHLO_NAME(b, kernel));
+    return SHLO_FAIL(b, op, "expected %d spatial axes (1 to 3) and two more, got %s and %s", n, SHLO_NAME(b, x),
+                     SHLO_NAME(b, kernel));
   }
   shlo__attr(b, "dimension_numbers = #stablehlo.conv<");
   if (!attr_layout(b, "input axis", n, 'b', s->in_batch, 'f', s->in_feature, s->in_spatial)) {

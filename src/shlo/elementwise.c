@@ -1,9 +1,17 @@
 #include "shlo/internal.h"
 
 /* Sets of dtype classes an operation takes. */
-enum { B = 1 << TTC__CLASS_BOOL, U = 1 << TTC__CLASS_UINT, S = 1 << TTC__CLASS_SINT, F = 1 << TTC__CLASS_FLOAT, C = 1 << TTC__CLASS_COMPLEX };
+enum {
+  B = 1 << TTC__CLASS_BOOL,
+  U = 1 << TTC__CLASS_UINT,
+  S = 1 << TTC__CLASS_SINT,
+  F = 1 << TTC__CLASS_FLOAT,
+  C = 1 << TTC__CLASS_COMPLEX
+};
 
-static bool takes(ttc_dtype d, int classes) { return ((1 << ttc__dtype_class(d)) & classes) != 0; }
+static bool takes(ttc_dtype d, int classes) {
+  return ((1 << ttc__dtype_class(d)) & classes) != 0;
+}
 
 static const char *class_names(int classes) {
   switch (classes) {
@@ -218,9 +226,13 @@ static ttc_val compare(shlo *b, const char *op, shlo_cmp cmp, bool total, ttc_va
   return shlo__op(b, "stablehlo.compare", 2, xs, &t);
 }
 
-ttc_val shlo_compare(shlo *b, shlo_cmp cmp, ttc_val x, ttc_val y) { return compare(b, "shlo_compare", cmp, false, x, y); }
+ttc_val shlo_compare(shlo *b, shlo_cmp cmp, ttc_val x, ttc_val y) {
+  return compare(b, "shlo_compare", cmp, false, x, y);
+}
 
-ttc_val shlo_compare_total(shlo *b, shlo_cmp cmp, ttc_val x, ttc_val y) { return compare(b, "shlo_compare_total", cmp, true, x, y); }
+ttc_val shlo_compare_total(shlo *b, shlo_cmp cmp, ttc_val x, ttc_val y) {
+  return compare(b, "shlo_compare_total", cmp, true, x, y);
+}
 
 ttc_val shlo_select(shlo *b, ttc_val pred, ttc_val on_true, ttc_val on_false) {
   const char *op = "shlo_select";
@@ -257,7 +269,9 @@ ttc_val shlo_clamp(shlo *b, ttc_val lo, ttc_val x, ttc_val hi) {
 }
 
 /* x != 0, NaN included; either part for complex. */
-static ttc_val truth(shlo *b, ttc_val x) { return shlo_compare(b, SHLO_NE, x, shlo_const_like(b, x, 0)); }
+static ttc_val truth(shlo *b, ttc_val x) {
+  return shlo_compare(b, SHLO_NE, x, shlo_const_like(b, x, 0));
+}
 
 ttc_val shlo_convert(shlo *b, ttc_val x, ttc_dtype d) {
   if (!shlo__ready(b, "shlo_convert", 1, &x)) {

@@ -94,8 +94,8 @@ ttc_val shlo_update_slice(shlo *b, ttc_val x, ttc_val update, const int64_t *sta
 typedef struct windows {
   const char *op;
   int nwindow, nskipped, nbatch, nindex, index_vector_axis;
-  const int *window;    /* axes of the result (gather) or updates (scatter) that run over a window */
-  const int *skipped;   /* operand axes without a window: collapsed or inserted */
+  const int *window;  /* axes of the result (gather) or updates (scatter) that run over a window */
+  const int *skipped; /* operand axes without a window: collapsed or inserted */
   const int *operand_batch, *index_batch, *index_map;
 } windows;
 
@@ -115,8 +115,8 @@ static bool check_windows(shlo *b, const windows *w, ttc_val x, ttc_val indices,
   }
   int64_t nvector = w->index_vector_axis < idx.ndim ? idx.dims[w->index_vector_axis] : 1;
   if (nvector != w->nindex || w->nwindow + w->nskipped + w->nbatch != t.ndim) {
-    SHLO_FAIL(b, w->op, "%s by %s: %d index components for a vector of %lld; %d window, %d skipped and %d batch axes", SHLO_NAME(b, x),
-              SHLO_NAME(b, indices), w->nindex, (long long)nvector, w->nwindow, w->nskipped, w->nbatch);
+    SHLO_FAIL(b, w->op, "%s by %s: %d index components for a vector of %lld; %d window, %d skipped and %d batch axes",
+              SHLO_NAME(b, x), SHLO_NAME(b, indices), w->nindex, (long long)nvector, w->nwindow, w->nskipped, w->nbatch);
     return false;
   }
   memcpy(all, w->skipped, (size_t)w->nskipped * sizeof *all);
@@ -128,8 +128,8 @@ static bool check_windows(shlo *b, const windows *w, ttc_val x, ttc_val indices,
   }
   for (int k = 0; k < w->nbatch; k++) {
     if (t.dims[w->operand_batch[k]] != idx.dims[w->index_batch[k]]) {
-      SHLO_FAIL(b, w->op, "batch sizes differ: axis %d of %s, axis %d of %s", w->operand_batch[k], SHLO_NAME(b, x), w->index_batch[k],
-                SHLO_NAME(b, indices));
+      SHLO_FAIL(b, w->op, "batch sizes differ: axis %d of %s, axis %d of %s", w->operand_batch[k], SHLO_NAME(b, x),
+                w->index_batch[k], SHLO_NAME(b, indices));
       return false;
     }
   }
@@ -181,10 +181,10 @@ static void attr_numbers(shlo *b, const windows *w, const char *name, const char
 }
 
 ttc_val shlo_gather(shlo *b, ttc_val x, ttc_val indices, const shlo_gather_spec *s) {
-  static const char *const fields[] = {"offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims",
-                                       "start_index_map"};
-  const windows w = {"shlo_gather", s->noffset, s->ncollapsed, s->nbatch, s->nindex, s->index_vector_axis, s->offset_dims, s->collapsed,
-                     s->operand_batch, s->index_batch, s->index_map};
+  static const char *const fields[] = {"offset_dims", "collapsed_slice_dims", "operand_batching_dims",
+                                       "start_indices_batching_dims", "start_index_map"};
+  const windows w = {"shlo_gather",  s->noffset,   s->ncollapsed,    s->nbatch,      s->nindex,   s->index_vector_axis,
+                     s->offset_dims, s->collapsed, s->operand_batch, s->index_batch, s->index_map};
   ttc_val xs[2] = {x, indices};
   int from[SHLO__MAX_NDIM];
   int64_t sizes[SHLO__MAX_NDIM];
@@ -238,8 +238,8 @@ static void scatter_region(shlo *b, shlo_scatter_kind kind, ttc_dtype d) {
 ttc_val shlo_scatter(shlo *b, shlo_scatter_kind kind, ttc_val x, ttc_val indices, ttc_val updates, const shlo_scatter_spec *s) {
   static const char *const fields[] = {"update_window_dims", "inserted_window_dims", "input_batching_dims",
                                        "scatter_indices_batching_dims", "scatter_dims_to_operand_dims"};
-  const windows w = {"shlo_scatter", s->nwindow, s->ninserted, s->nbatch, s->nindex, s->index_vector_axis, s->update_window, s->inserted,
-                     s->operand_batch, s->index_batch, s->index_map};
+  const windows w = {"shlo_scatter",   s->nwindow,  s->ninserted,     s->nbatch,      s->nindex,   s->index_vector_axis,
+                     s->update_window, s->inserted, s->operand_batch, s->index_batch, s->index_map};
   ttc_val xs[3] = {x, indices, updates}, r = TTC_POISON;
   int from[SHLO__MAX_NDIM];
   int64_t sizes[SHLO__MAX_NDIM];

@@ -13,7 +13,7 @@
 
 typedef struct shlo__value {
   shlo_type type;
-  int32_t name;   /* %name or, when sub >= 0, %name#sub */
+  int32_t name; /* %name or, when sub >= 0, %name#sub */
   int32_t sub;
   int32_t region; /* serial number of the region that made it; 0 is the function */
 } shlo__value;

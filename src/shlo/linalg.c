@@ -67,8 +67,8 @@ ttc_val shlo_fft(shlo *b, ttc_val x, shlo_fft_kind kind, int naxis, const int64_
     bool last = k == naxis - 1;
     int64_t half = lengths[k] / 2 + 1, want = kind == SHLO_IRFFT && last ? half : lengths[k];
     if (lengths[k] < 1 || from.dims[axis] != want) {
-      return SHLO_FAIL(b, op, "%s of length %lld wants %lld on axis %d, got %s", names[kind], (long long)lengths[k], (long long)want, axis,
-                       SHLO_NAME(b, x));
+      return SHLO_FAIL(b, op, "%s of length %lld wants %lld on axis %d, got %s", names[kind], (long long)lengths[k],
+                       (long long)want, axis, SHLO_NAME(b, x));
     }
     if (last && kind >= SHLO_RFFT) {
       t.dims[axis] = kind == SHLO_RFFT ? half : lengths[k];

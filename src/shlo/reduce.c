@@ -1,7 +1,7 @@
 #include "shlo/internal.h"
 
 static const shlo_op2 combine_op[] = {
-    [SHLO_SUM] = SHLO_ADD,  [SHLO_PROD] = SHLO_MUL, [SHLO_AMAX] = SHLO_MAX,    [SHLO_AMIN] = SHLO_MIN,
+    [SHLO_SUM] = SHLO_ADD, [SHLO_PROD] = SHLO_MUL, [SHLO_AMAX] = SHLO_MAX,    [SHLO_AMIN] = SHLO_MIN,
     [SHLO_ALL] = SHLO_AND, [SHLO_ANY] = SHLO_OR,   [SHLO_BIT_XOR] = SHLO_XOR,
 };
 
@@ -81,8 +81,8 @@ ttc_val shlo_reduce(shlo *b, shlo_combine c, ttc_val x, int naxis, const int *ax
   return r;
 }
 
-void shlo_reduce_body(shlo *b, int n, const ttc_val *xs, const ttc_val *inits, int naxis, const int *axes, shlo_body body, void *ctx,
-                      ttc_val *results) {
+void shlo_reduce_body(shlo *b, int n, const ttc_val *xs, const ttc_val *inits, int naxis, const int *axes, shlo_body body,
+                      void *ctx, ttc_val *results) {
   const char *op = "shlo_reduce_body";
   bool gone[SHLO__MAX_NDIM];
   ttc_val all[SHLO__MAX_OPERAND];
@@ -138,8 +138,8 @@ static int64_t window_count(int64_t dim, int64_t window, int64_t stride, int64_t
   return room <= reach ? 0 : (room - reach - 1) / stride + 1;
 }
 
-ttc_val shlo_reduce_window(shlo *b, shlo_combine c, ttc_val x, const int64_t *window, const int64_t *stride, const int64_t *dilation,
-                           const int64_t *lo, const int64_t *hi) {
+ttc_val shlo_reduce_window(shlo *b, shlo_combine c, ttc_val x, const int64_t *window, const int64_t *stride,
+                           const int64_t *dilation, const int64_t *lo, const int64_t *hi) {
   const char *op = "shlo_reduce_window";
   int64_t ones[SHLO__MAX_NDIM];
   if (!shlo__ready(b, op, 1, &x) || !combines(b, op, c, x)) {
@@ -153,8 +153,9 @@ ttc_val shlo_reduce_window(shlo *b, shlo_combine c, ttc_val x, const int64_t *wi
   for (int k = 0; k < t.ndim; k++) {
     t.dims[k] = window_count(from.dims[k], window[k], stride[k], dilation[k], lo[k], hi[k]);
     if (t.dims[k] < 0) {
-      return SHLO_FAIL(b, op, "axis %d of %s has no windows of %lld, stride %lld, dilation %lld, padding %lld and %lld", k, SHLO_NAME(b, x),
-                       (long long)window[k], (long long)stride[k], (long long)dilation[k], (long long)lo[k], (long long)hi[k]);
+      return SHLO_FAIL(b, op, "axis %d of %s has no windows of %lld, stride %lld, dilation %lld, padding %lld and %lld", k,
+                       SHLO_NAME(b, x), (long long)window[k], (long long)stride[k], (long long)dilation[k], (long long)lo[k],
+                       (long long)hi[k]);
     }
   }
   if (t.ndim == 0) {

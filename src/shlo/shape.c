@@ -168,7 +168,8 @@ ttc_val shlo_pad(shlo *b, ttc_val x, ttc_val value, const int64_t *lo, const int
   }
   shlo_type from = *shlo_typeof(b, x), t = from;
   if (shlo_ndim(b, value) != 0 || shlo_dtype(b, value) != t.dtype) {
-    return SHLO_FAIL(b, op, "expected a %s scalar to pad %s with, got %s", ttc_dtype_name(t.dtype), SHLO_NAME(b, x), SHLO_NAME(b, value));
+    return SHLO_FAIL(b, op, "expected a %s scalar to pad %s with, got %s", ttc_dtype_name(t.dtype), SHLO_NAME(b, x),
+                     SHLO_NAME(b, value));
   }
   bool nothing = true;
   for (int k = 0; k < t.ndim; k++) {
