@@ -141,9 +141,10 @@ static void test_const(void) {
   prog p = begin("const");
   shlo *b = p.b;
   IN_F32(&p, SCALAR, 0);
+  static const double ones[2] = {1, 1}; /* outlives the loop */
   for (ttc_dtype d = TTC_BOOL; d < TTC_NDTYPE; d++) {
     if (d != TTC_F4E2M1FNX2) {
-      out(&p, ttc_dtype_name(d), shlo_const_f(b, d, 1, DIMS(2)), 0, WANT(1, 1));
+      out(&p, ttc_dtype_name(d), shlo_const_f(b, d, 1, DIMS(2)), 0, 2, ones);
     }
   }
   out(&p, "nan", shlo_const_f(b, TTC_BF16, NAN, SCALAR), 0, WANT(NAN));
