@@ -93,6 +93,11 @@ static ttc_status write_options(const pjrt_client *c, int device, const char *co
   put_assignment(&build, 9, id);
   put_message(out, 3, &build); /* executable_build_options */
   put_int(out, 4, 0);          /* compile_portable_executable */
+  if (strcmp(c->platform, "cpu") == 0) {
+    /* XLA:CPU's default makes maximum(1, NaN) 1, against StableHLO and PyTorch. A caller's flag of that name comes later and wins.
+     */
+    TTC_TRY(put_flag(out, "xla_cpu_enable_fast_min_max=false", err));
+  }
   for (; flags != NULL && *flags != NULL; flags++) {
     TTC_TRY(put_flag(out, *flags, err));
   }

@@ -44,7 +44,7 @@ struct shlo_builder {
 ttc_val shlo__fail(shlo *b, const char *file, int line, ttc_status code, const char *op, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
 #define SHLO_FAIL(b, op, ...) shlo__fail((b), __FILE__, __LINE__, TTC_INVALID_ARGUMENT, (op), __VA_ARGS__)
-/* "f32[2,3]" in one of a few rotating buffers that belong to the caller's statement. */
+/* "f32[2,3]", alive until the end of the statement that asks. */
 typedef struct shlo__name {
   char text[160];
 } shlo__name;

@@ -51,10 +51,10 @@ int64_t shlo_dim(shlo *b, ttc_val v, int axis);
 int64_t shlo_nelem(shlo *b, ttc_val v);
 
 /* ---- constants: one value repeated over dims */
-ttc_val shlo_const_f(shlo *b, ttc_dtype d, double v, int ndim, const int64_t *dims); /* float, complex (im 0); nan and inf work */
-ttc_val shlo_const_i(shlo *b, ttc_dtype d, int64_t v, int ndim, const int64_t *dims); /* any dtype; bool: v != 0 */
+ttc_val shlo_const_f(shlo *b, ttc_dtype d, double v, int ndim, const int64_t *dims);   /* float, complex (im 0); nan and inf work */
+ttc_val shlo_const_i(shlo *b, ttc_dtype d, int64_t v, int ndim, const int64_t *dims);  /* any dtype; bool: v != 0 */
 ttc_val shlo_const_u(shlo *b, ttc_dtype d, uint64_t v, int ndim, const int64_t *dims); /* unsigned bit patterns beyond int64 */
-ttc_val shlo_const_like(shlo *b, ttc_val x, double v); /* v in x's dtype and shape */
+ttc_val shlo_const_like(shlo *b, ttc_val x, double v);                                 /* v in x's dtype and shape */
 /* The dtype's lowest and highest (for floats -inf and inf), as a scalar. */
 ttc_val shlo_lowest(shlo *b, ttc_dtype d);
 ttc_val shlo_highest(shlo *b, ttc_dtype d);
@@ -64,17 +64,67 @@ ttc_val shlo_iota(shlo *b, ttc_dtype d, int axis, int ndim, const int64_t *dims)
 
 /* ---- elementwise. Unary names are StableHLO's or CHLO's mnemonics. */
 typedef enum shlo_op1 {
-  SHLO_ABS, SHLO_CBRT, SHLO_CEIL, SHLO_COS, SHLO_EXP, SHLO_EXPM1, SHLO_FLOOR, SHLO_IMAG, SHLO_IS_FINITE, SHLO_LOG, SHLO_LOG1P,
-  SHLO_LOGISTIC, SHLO_CLZ, SHLO_NEG, SHLO_NOT, SHLO_POPCNT, SHLO_REAL, SHLO_ROUND_AFZ, SHLO_ROUND_EVEN, SHLO_RSQRT, SHLO_SIGN,
-  SHLO_SIN, SHLO_SQRT, SHLO_TAN, SHLO_TANH,
-  SHLO_CHLO_ACOS, SHLO_CHLO_ACOSH, SHLO_CHLO_ASIN, SHLO_CHLO_ASINH, SHLO_CHLO_ATAN, SHLO_CHLO_ATANH, SHLO_CHLO_BESSEL_I1E,
-  SHLO_CHLO_CONJ, SHLO_CHLO_COSH, SHLO_CHLO_DIGAMMA, SHLO_CHLO_ERF, SHLO_CHLO_ERFC, SHLO_CHLO_ERF_INV, SHLO_CHLO_LGAMMA,
+  SHLO_ABS,
+  SHLO_CBRT,
+  SHLO_CEIL,
+  SHLO_COS,
+  SHLO_EXP,
+  SHLO_EXPM1,
+  SHLO_FLOOR,
+  SHLO_IMAG,
+  SHLO_IS_FINITE,
+  SHLO_LOG,
+  SHLO_LOG1P,
+  SHLO_LOGISTIC,
+  SHLO_CLZ,
+  SHLO_NEG,
+  SHLO_NOT,
+  SHLO_POPCNT,
+  SHLO_REAL,
+  SHLO_ROUND_AFZ,
+  SHLO_ROUND_EVEN,
+  SHLO_RSQRT,
+  SHLO_SIGN,
+  SHLO_SIN,
+  SHLO_SQRT,
+  SHLO_TAN,
+  SHLO_TANH,
+  SHLO_CHLO_ACOS,
+  SHLO_CHLO_ACOSH,
+  SHLO_CHLO_ASIN,
+  SHLO_CHLO_ASINH,
+  SHLO_CHLO_ATAN,
+  SHLO_CHLO_ATANH,
+  SHLO_CHLO_BESSEL_I1E,
+  SHLO_CHLO_CONJ,
+  SHLO_CHLO_COSH,
+  SHLO_CHLO_DIGAMMA,
+  SHLO_CHLO_ERF,
+  SHLO_CHLO_ERFC,
+  SHLO_CHLO_ERF_INV,
+  SHLO_CHLO_LGAMMA,
   SHLO_CHLO_SINH,
   SHLO_NOP1
 } shlo_op1;
 typedef enum shlo_op2 {
-  SHLO_ADD, SHLO_AND, SHLO_ATAN2, SHLO_DIV, SHLO_MAX, SHLO_MIN, SHLO_MUL, SHLO_OR, SHLO_POW, SHLO_REM, SHLO_SHL, SHLO_SHR_A,
-  SHLO_SHR_L, SHLO_SUB, SHLO_XOR, SHLO_CHLO_NEXT_AFTER, SHLO_CHLO_POLYGAMMA, SHLO_CHLO_ZETA,
+  SHLO_ADD,
+  SHLO_AND,
+  SHLO_ATAN2,
+  SHLO_DIV,
+  SHLO_MAX,
+  SHLO_MIN,
+  SHLO_MUL,
+  SHLO_OR,
+  SHLO_POW,
+  SHLO_REM,
+  SHLO_SHL,
+  SHLO_SHR_A,
+  SHLO_SHR_L,
+  SHLO_SUB,
+  SHLO_XOR,
+  SHLO_CHLO_NEXT_AFTER,
+  SHLO_CHLO_POLYGAMMA,
+  SHLO_CHLO_ZETA,
   SHLO_NOP2
 } shlo_op2;
 typedef enum shlo_cmp { SHLO_EQ, SHLO_NE, SHLO_LT, SHLO_LE, SHLO_GT, SHLO_GE } shlo_cmp;
@@ -86,7 +136,7 @@ ttc_val shlo_2(shlo *b, shlo_op2 op, ttc_val x, ttc_val y);
 ttc_val shlo_compare(shlo *b, shlo_cmp cmp, ttc_val x, ttc_val y);
 ttc_val shlo_compare_total(shlo *b, shlo_cmp cmp, ttc_val x, ttc_val y);
 ttc_val shlo_select(shlo *b, ttc_val pred, ttc_val on_true, ttc_val on_false); /* broadcasts all three */
-ttc_val shlo_clamp(shlo *b, ttc_val lo, ttc_val x, ttc_val hi); /* lo/hi scalars or of x's shape; broadcasts */
+ttc_val shlo_clamp(shlo *b, ttc_val lo, ttc_val x, ttc_val hi);                /* lo/hi scalars or of x's shape; broadcasts */
 /* Value conversion with PyTorch's meaning (float->bool is != 0, float->int truncates, complex->real drops im). No-op if equal. */
 ttc_val shlo_convert(shlo *b, ttc_val x, ttc_dtype d);
 /* Bits kept. Equal widths keep the shape; wider->narrower adds a minor dim, narrower->wider removes it (must equal the ratio). */
@@ -94,10 +144,18 @@ ttc_val shlo_bitcast(shlo *b, ttc_val x, ttc_dtype d);
 ttc_val shlo_complex(shlo *b, ttc_val re, ttc_val im);
 ttc_val shlo_is_nan(shlo *b, ttc_val x); /* bool; false for integers; either part for complex */
 /* Shorthands used all over. */
-static inline ttc_val shlo_add(shlo *b, ttc_val x, ttc_val y) { return shlo_2(b, SHLO_ADD, x, y); }
-static inline ttc_val shlo_sub(shlo *b, ttc_val x, ttc_val y) { return shlo_2(b, SHLO_SUB, x, y); }
-static inline ttc_val shlo_mul(shlo *b, ttc_val x, ttc_val y) { return shlo_2(b, SHLO_MUL, x, y); }
-static inline ttc_val shlo_div(shlo *b, ttc_val x, ttc_val y) { return shlo_2(b, SHLO_DIV, x, y); }
+static inline ttc_val shlo_add(shlo *b, ttc_val x, ttc_val y) {
+  return shlo_2(b, SHLO_ADD, x, y);
+}
+static inline ttc_val shlo_sub(shlo *b, ttc_val x, ttc_val y) {
+  return shlo_2(b, SHLO_SUB, x, y);
+}
+static inline ttc_val shlo_mul(shlo *b, ttc_val x, ttc_val y) {
+  return shlo_2(b, SHLO_MUL, x, y);
+}
+static inline ttc_val shlo_div(shlo *b, ttc_val x, ttc_val y) {
+  return shlo_2(b, SHLO_DIV, x, y);
+}
 
 /* ---- shape */
 ttc_val shlo_reshape(shlo *b, ttc_val x, int ndim, const int64_t *dims); /* no-op if equal */
@@ -123,14 +181,14 @@ ttc_val shlo_update_slice(shlo *b, ttc_val x, ttc_val update, const int64_t *sta
 typedef enum shlo_combine { SHLO_SUM, SHLO_PROD, SHLO_AMAX, SHLO_AMIN, SHLO_ALL, SHLO_ANY, SHLO_BIT_XOR } shlo_combine;
 /* Axes are removed. The neutral element is the builder's. AMAX/AMIN propagate NaN. bool operand: ALL/ANY only. */
 ttc_val shlo_reduce(shlo *b, shlo_combine c, ttc_val x, int naxis, const int *axes);
-/* Reduce with a body of one's own: n operands of equal shape, n scalar neutral elements; `body` gets 2n scalar values (acc.., new..)
- * and writes n results. */
+/* Reduce with a body of one's own: n operands of equal shape, n scalar neutral elements; `body` gets 2n scalar values (acc..,
+ * new..) and writes n results. */
 typedef void (*shlo_body)(shlo *b, void *ctx, const ttc_val *args, ttc_val *results);
-void shlo_reduce_body(shlo *b, int n, const ttc_val *xs, const ttc_val *inits, int naxis, const int *axes, shlo_body body, void *ctx,
-                      ttc_val *results);
+void shlo_reduce_body(shlo *b, int n, const ttc_val *xs, const ttc_val *inits, int naxis, const int *axes, shlo_body body,
+                      void *ctx, ttc_val *results);
 /* Windows over all axes. lo/hi padding (of neutral elements), window dilation NULL: 1. */
-ttc_val shlo_reduce_window(shlo *b, shlo_combine c, ttc_val x, const int64_t *window, const int64_t *stride, const int64_t *dilation,
-                           const int64_t *lo, const int64_t *hi);
+ttc_val shlo_reduce_window(shlo *b, shlo_combine c, ttc_val x, const int64_t *window, const int64_t *stride,
+                           const int64_t *dilation, const int64_t *lo, const int64_t *hi);
 /* Scatter `source` to the chosen (largest, first) element of each window, adding. */
 ttc_val shlo_select_and_scatter_max(shlo *b, ttc_val x, ttc_val source, const int64_t *window, const int64_t *stride,
                                     const int64_t *lo, const int64_t *hi);
@@ -138,8 +196,8 @@ ttc_val shlo_select_and_scatter_max(shlo *b, ttc_val x, ttc_val source, const in
 /* ---- contractions */
 /* Batch axes, then lhs free axes, then rhs free axes. Accumulates and returns out_dtype (f32 for bf16 operands if asked).
  * Precision comes from shlo_set_precision. */
-ttc_val shlo_dot(shlo *b, ttc_val x, ttc_val y, int nbatch, const int *xb, const int *yb, int ncontract, const int *xc, const int *yc,
-                 ttc_dtype out_dtype);
+ttc_val shlo_dot(shlo *b, ttc_val x, ttc_val y, int nbatch, const int *xb, const int *yb, int ncontract, const int *xc,
+                 const int *yc, ttc_dtype out_dtype);
 typedef enum shlo_precision { SHLO_PRECISION_HIGHEST, SHLO_PRECISION_HIGH, SHLO_PRECISION_DEFAULT } shlo_precision;
 void shlo_set_precision(shlo *b, shlo_precision p); /* of float32 dots and convolutions; HIGHEST at the start */
 typedef struct shlo_conv_spec {
@@ -156,10 +214,10 @@ ttc_val shlo_conv(shlo *b, ttc_val x, ttc_val kernel, const shlo_conv_spec *s);
 
 /* ---- gather and scatter, in StableHLO's terms */
 typedef struct shlo_gather_spec {
-  int noffset, offset_dims[TTC_MAX_NDIM];         /* result axes that come from the slice */
-  int ncollapsed, collapsed[TTC_MAX_NDIM];        /* operand axes of slice size 1 left out */
+  int noffset, offset_dims[TTC_MAX_NDIM];  /* result axes that come from the slice */
+  int ncollapsed, collapsed[TTC_MAX_NDIM]; /* operand axes of slice size 1 left out */
   int nbatch, operand_batch[TTC_MAX_NDIM], index_batch[TTC_MAX_NDIM];
-  int nindex, index_map[TTC_MAX_NDIM];            /* index component k addresses operand axis index_map[k] */
+  int nindex, index_map[TTC_MAX_NDIM]; /* index component k addresses operand axis index_map[k] */
   int index_vector_axis;
   int64_t slice_sizes[TTC_MAX_NDIM];
   bool sorted;
@@ -173,7 +231,13 @@ typedef struct shlo_scatter_spec {
   int index_vector_axis;
   bool sorted, unique;
 } shlo_scatter_spec;
-typedef enum shlo_scatter_kind { SHLO_SCATTER_SET, SHLO_SCATTER_ADD, SHLO_SCATTER_MUL, SHLO_SCATTER_MAX, SHLO_SCATTER_MIN } shlo_scatter_kind;
+typedef enum shlo_scatter_kind {
+  SHLO_SCATTER_SET,
+  SHLO_SCATTER_ADD,
+  SHLO_SCATTER_MUL,
+  SHLO_SCATTER_MAX,
+  SHLO_SCATTER_MIN
+} shlo_scatter_kind;
 ttc_val shlo_scatter(shlo *b, shlo_scatter_kind kind, ttc_val x, ttc_val indices, ttc_val updates, const shlo_scatter_spec *s);
 /* x[i, ...] for a vector or array of indices along one axis: result = x.shape[:axis] + idx.shape + x.shape[axis+1:]. */
 ttc_val shlo_take(shlo *b, ttc_val x, ttc_val idx, int axis);
