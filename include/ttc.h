@@ -133,7 +133,7 @@ TTC_API void ttc_shutdown(int timeout_ms);
 /* -------------------------------------------------------------------------------------------------------- stores */
 
 typedef struct ttc_spec { /* a dense or strided tensor without contents */
-  ttc_dtype dtype;
+  ttc_dtype dtype; /* TTC_DTYPE_INVALID: a result that is not wanted (it gets no store) */
   int ndim;
   int64_t sizes[TTC_MAX_NDIM];
   int64_t strides[TTC_MAX_NDIM]; /* elements */
@@ -301,7 +301,7 @@ TTC_API void ttc_set_matmul_precision(int level);
 /* StableHLO of the last plan defined by this thread, for tests and bug reports; "" if none. Valid until the next define. */
 TTC_API const char *ttc_last_module(void);
 
-/* StableHLO text of a call without a device (golden tests, ahead-of-time compiling). Tensors' stores may be NULL: dense inputs.
+/* StableHLO text of a call without a device (golden tests, ahead-of-time compiling). Tensors' stores may be NULL (value -2): dense inputs.
  * `*text` is freed with ttc_text_free. any thread */
 TTC_API TTC_MUST_USE ttc_status ttc_call_lower(const ttc_call *call, uint32_t nout, const ttc_spec *specs, int for_tpu,
                                                char **text, ttc_error *err);

@@ -1,9 +1,10 @@
 /* The op table's types and what a rule may ask.
  *
- * A row names an ATen functional overload; its in-place and out= variants are found by the adapter and use the same row. A rule turns
- * one call into StableHLO through a ttc_lower. It reads arguments with op_*, and gives result k with op_ret. What the results must
- * look like (dtype, sizes) is already known (PyTorch's own inference) and asked with op_out. Reading a strided or aliased argument,
- * writing into an in-place or out= target, donation and converting the result to the target's dtype are the caller's, not the rule's. */
+ * A row names an ATen functional overload; its in-place and out= variants are found by the adapter and use the same row. A rule
+ * turns one call into StableHLO through a ttc_lower. It reads arguments with op_*, and gives result k with op_ret. What the results
+ * must look like (dtype, sizes) is already known (PyTorch's own inference) and asked with op_out. Reading a strided or aliased
+ * argument, writing into an in-place or out= target, donation and converting the result to the target's dtype are the caller's, not
+ * the rule's. */
 #ifndef TTC_OP_OP_H
 #define TTC_OP_OP_H
 
@@ -20,9 +21,9 @@ typedef ttc_status (*ttc_infer)(const ttc_call *call, uint32_t max, ttc_spec *sp
 typedef enum ttc__tol { TOL_EXACT, TOL_2ULP, TOL_4ULP, TOL_SUM, TOL_DOT, TOL_LOOSE, TOL_RANDOM } ttc__tol;
 
 typedef struct ttc_op_row {
-  const char *name;     /* "add.Tensor" */
+  const char *name; /* "add.Tensor" */
   ttc_rule rule;
-  int param;            /* the rule's own: shlo_op1, shlo_combine, a flag ... */
+  int param; /* the rule's own: shlo_op1, shlo_combine, a flag ... */
   ttc__tol tol;
   unsigned flags;       /* TTC_OP_* of ttc.h */
   uint64_t static_args; /* bit i: numbers of argument i are part of the key (baked in) */
@@ -32,10 +33,13 @@ typedef struct ttc_op_row {
 } ttc_op_row;
 
 /* One array a family; table.c collects them. */
-#define TTC__FAMILIES(X) \
-  X(unary) X(binary) X(compare) X(cast) X(fill) X(view) X(reduce) X(scan) X(sort) X(matmul) X(conv) X(pool) X(pad) X(resample) \
-  X(index) X(norm) X(softmax) X(loss) X(attention) X(rng) X(foreach) X(optim) X(linalg) X(fft) X(rnn) X(misc)
-#define TTC__DECLARE(f) extern const ttc_op_row ttc__##f##_rows[]; extern const unsigned ttc__##f##_nrow;
+#define TTC__FAMILIES(X)                                                                                                       \
+  X(unary)                                                                                                                     \
+  X(binary) X(compare) X(cast) X(fill) X(view) X(reduce) X(scan) X(sort) X(matmul) X(conv) X(pool) X(pad) X(resample) X(index) \
+      X(norm) X(softmax) X(loss) X(attention) X(rng) X(foreach) X(optim) X(linalg) X(fft) X(rnn) X(misc)
+#define TTC__DECLARE(f)                      \
+  extern const ttc_op_row ttc__##f##_rows[]; \
+  extern const unsigned ttc__##f##_nrow;
 TTC__FAMILIES(TTC__DECLARE)
 #undef TTC__DECLARE
 /* Ends each family's file: TTC_FAMILY(unary) after `const ttc_op_row ttc__unary_rows[] = {..};` */
@@ -45,22 +49,22 @@ const ttc_op_row *ttc__op_row(uint32_t op); /* NULL if out of range (graph ops a
 const char *ttc__op_family(uint32_t op);
 
 /* ---- what a rule may ask. `i` is the argument's place in the schema, results k. */
-int op_param(const ttc_lower *c);            /* the row's param */
+int op_param(const ttc_lower *c); /* the row's param */
 const char *op_name(const ttc_lower *c);
 unsigned op_narg(const ttc_lower *c);
-bool op_given(const ttc_lower *c, int i);    /* argument present and not None */
+bool op_given(const ttc_lower *c, int i); /* argument present and not None */
 
-/* Tensors. op_in: the value in the tensor's logical shape and own dtype (a 0-d CPU tensor or number: a 0-d value of its dtype, where a
- * Python float is f32 or, beside f64, f64). */
+/* Tensors. op_in: the value in the tensor's logical shape and own dtype (a 0-d CPU tensor or number: a 0-d value of its dtype,
+ * where a Python float is f32 or, beside f64, f64). */
 ttc_val op_in(ttc_lower *c, int i);
-ttc_val op_in_as(ttc_lower *c, int i, ttc_dtype d);  /* converted; numbers are encoded in d on the host, losing nothing before */
-bool op_is_number(const ttc_lower *c, int i);         /* a Scalar or 0-d CPU tensor rather than a device tensor */
-ttc_dtype op_in_dtype(const ttc_lower *c, int i);     /* of a tensor argument */
+ttc_val op_in_as(ttc_lower *c, int i, ttc_dtype d); /* converted; numbers are encoded in d on the host, losing nothing before */
+bool op_is_number(const ttc_lower *c, int i);       /* a Scalar or 0-d CPU tensor rather than a device tensor */
+ttc_dtype op_in_dtype(const ttc_lower *c, int i);   /* of a tensor argument */
 int op_in_ndim(const ttc_lower *c, int i);
 int64_t op_in_dim(const ttc_lower *c, int i, int axis); /* axis may be negative */
 const int64_t *op_in_sizes(const ttc_lower *c, int i);
 /* Tensor lists. */
-int op_list_len(const ttc_lower *c, int i);           /* of tensor, number and int lists */
+int op_list_len(const ttc_lower *c, int i); /* of tensor, number and int lists */
 bool op_list_given(const ttc_lower *c, int i, int k);
 ttc_val op_list_in(ttc_lower *c, int i, int k);
 ttc_val op_list_in_as(ttc_lower *c, int i, int k, ttc_dtype d);
@@ -78,7 +82,7 @@ bool op_num_is_zero(const ttc_lower *c, int i);
 /* Static arguments. The default is returned where the argument is None. */
 int64_t op_int(const ttc_lower *c, int i, int64_t dflt);
 bool op_bool(const ttc_lower *c, int i);
-int64_t op_ints(const ttc_lower *c, int i, int k);    /* k-th of an int list; a list of one counts for every k */
+int64_t op_ints(const ttc_lower *c, int i, int k); /* k-th of an int list; a list of one counts for every k */
 ttc_dtype op_dtype_arg(const ttc_lower *c, int i, ttc_dtype dflt);
 bool op_str_is(const ttc_lower *c, int i, const char *s);
 /* An axis argument made non-negative against ndim (ndim 0 counts as 1). */
@@ -88,6 +92,8 @@ void op_rng(ttc_lower *c, int i, ttc_val *seed, ttc_val *offset);
 
 /* Results. */
 int op_nout(const ttc_lower *c);
+/* False for a result that the caller does not want (an output_mask): op_ret ignores it, so a rule asks only to save work. */
+bool op_wanted(const ttc_lower *c, int k);
 ttc_dtype op_out_dtype(const ttc_lower *c, int k);
 int op_out_ndim(const ttc_lower *c, int k);
 const int64_t *op_out_sizes(const ttc_lower *c, int k);

@@ -1,0 +1,63 @@
+/* The parts of ttc.h that need no device. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "op/lower.h"
+
+typedef struct bases {
+  ttc__base *base;
+  uint32_t *slots;
+  uint32_t n;
+} bases;
+
+static void count(void *ctx, const ttc_tensor *t) {
+  (void)t;
+  ++*(uint32_t *)ctx;
+}
+
+/* Every tensor a dense store of its own. */
+static void collect(void *ctx, const ttc_tensor *t) {
+  bases *b = ctx;
+  ttc__base *base = &b->base[b->n];
+  base->dtype = t->dtype;
+  base->ndim = t->ndim;
+  memcpy(base->dims, t->sizes, t->ndim * sizeof(int64_t));
+  b->slots[b->n] = b->n;
+  b->n++;
+}
+
+ttc_status ttc_call_lower(const ttc_call *call, uint32_t nout, const ttc_spec *specs, int for_tpu, char **text, ttc_error *err) {
+  uint32_t n = 0;
+  ttc__visit(call, count, &n);
+  bases b = {.base = calloc(n + 1, sizeof *b.base), .slots = calloc(n + 1, sizeof *b.slots)};
+  if (b.base == NULL || b.slots == NULL) {
+    free(b.base);
+    free(b.slots);
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  ttc__visit(call, collect, &b);
+  ttc__lower_in in = {
+      .call = call, .nout = nout, .outs = specs, .nslot = n, .bases = b.base, .slots = b.slots, .for_tpu = for_tpu != 0};
+  ttc__lowered low;
+  ttc_status st = ttc__lower(&in, &low, err);
+  if (st == TTC_OK) {
+    *text = low.text;
+    low.text = NULL;
+    ttc__lowered_free(&low);
+  }
+  free(b.base);
+  free(b.slots);
+  return st;
+}
+
+void ttc_text_free(char *text) {
+  free(text);
+}
+
+ttc_status ttc_call_infer(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  const ttc_op_row *row = ttc__op_row(call->op);
+  if (row == NULL || row->infer == NULL) {
+    return TTC_FAIL(err, TTC_UNIMPLEMENTED, "%s has no inference of its own", row != NULL ? row->name : "this op");
+  }
+  return row->infer(call, max, specs, nout, err);
+}

@@ -1,0 +1,204 @@
+/* Graphs: several calls as one op. A finished graph is a row whose rule lowers its nodes one after another, so it is keyed, cached,
+ * launched and donated like any other op. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "op/lower.h"
+
+#define GRAPH_MAX_NBYTE ((size_t)256 << 20)
+
+typedef struct node {
+  ttc_call call; /* deep copy in the arena */
+  uint32_t nout;
+  const ttc_spec *outs;
+  int32_t first_value;
+  struct node *next;
+} node;
+
+struct ttc_graph {
+  ttc__arena *arena;
+  ttc_op_row row;
+  node *first, **last;
+  int32_t nvalue;
+  uint32_t ninput;
+  int32_t *input_values; /* value id of each input argument, -1 for numbers */
+  uint32_t input_cap;
+  uint32_t nout;
+  int32_t *outs;
+  bool failed;
+};
+
+static void lower_graph(shlo *b, ttc_lower *c) {
+  const ttc_graph *g = ttc__lower_data(c);
+  ttc_val *values = calloc((size_t)g->nvalue + 1, sizeof *values);
+  if (values == NULL) {
+    shlo_error(b, TTC_RESOURCE_EXHAUSTED, "out of memory while lowering a graph");
+    return;
+  }
+  for (uint32_t i = 0; i < g->ninput; i++) {
+    if (g->input_values[i] >= 0) {
+      values[g->input_values[i]] = op_in(c, (int)i);
+    }
+  }
+  for (const node *n = g->first; n != NULL && !shlo_failed(b); n = n->next) {
+    ttc__lower_node(c, &n->call, n->nout, n->outs, values, values + n->first_value);
+  }
+  for (uint32_t k = 0; k < g->nout && !shlo_failed(b); k++) {
+    op_ret(c, (int)k, values[g->outs[k]]);
+  }
+  free(values);
+}
+
+ttc_graph *ttc_graph_new(const char *name) {
+  ttc_graph *g = calloc(1, sizeof *g);
+  if (g == NULL) {
+    return NULL;
+  }
+  g->arena = ttc__arena_new(GRAPH_MAX_NBYTE);
+  g->row.name = g->arena != NULL ? ttc__arena_strdup(g->arena, name) : NULL;
+  if (g->row.name == NULL) {
+    ttc_graph_free(g);
+    return NULL;
+  }
+  g->row.rule = lower_graph;
+  g->row.tol = TOL_LOOSE;
+  g->last = &g->first;
+  return g;
+}
+
+void ttc_graph_free(ttc_graph *g) {
+  if (g != NULL) {
+    ttc__arena_free(g->arena);
+    free(g->input_values);
+    free(g);
+  }
+}
+
+static int32_t add_input(ttc_graph *g, int32_t value) {
+  if (g->ninput == g->input_cap) {
+    uint32_t cap = g->input_cap == 0 ? 16 : 2 * g->input_cap;
+    int32_t *p = realloc(g->input_values, cap * sizeof *p);
+    if (p == NULL) {
+      g->failed = true;
+      return -1;
+    }
+    g->input_values = p;
+    g->input_cap = cap;
+  }
+  g->input_values[g->ninput++] = value;
+  return value >= 0 ? value : (int32_t)(g->ninput - 1);
+}
+
+int32_t ttc_graph_input(ttc_graph *g, const ttc_spec *spec) {
+  (void)spec; /* shapes come with the call: the key covers them */
+  return add_input(g, g->nvalue++);
+}
+
+int32_t ttc_graph_input_scalar(ttc_graph *g, ttc_scalar_kind kind) {
+  (void)kind;
+  return add_input(g, -1);
+}
+
+/* ---------------------------------------------------------------------------------------------------- deep copies */
+
+static void *copy(ttc_graph *g, const void *p, size_t n) {
+  void *q = ttc__arena_alloc(g->arena, n != 0 ? n : 1);
+  if (q == NULL) {
+    g->failed = true;
+  } else if (n != 0) {
+    memcpy(q, p, n);
+  }
+  return q;
+}
+
+static const ttc_tensor *copy_tensors(ttc_graph *g, const ttc_tensor *t, uint32_t n) {
+  ttc_tensor *q = copy(g, t, n * sizeof *t);
+  for (uint32_t k = 0; q != NULL && k < n; k++) {
+    if (ttc__absent(&t[k])) {
+      continue;
+    }
+    q[k].sizes = copy(g, t[k].sizes, t[k].ndim * sizeof(int64_t));
+    q[k].strides = q[k].sizes;
+    if (t[k].value < 0 || t[k].value >= g->nvalue) {
+      g->failed = true;
+    }
+  }
+  return q;
+}
+
+static void copy_arg(ttc_graph *g, ttc_arg *a) {
+  switch ((ttc_arg_kind)a->kind) {
+    case TTC_ARG_TENSOR:
+    case TTC_ARG_TENSORS:
+      a->tensor = copy_tensors(g, a->tensor, a->n);
+      break;
+    case TTC_ARG_SCALAR:
+    case TTC_ARG_SCALARS:
+      a->scalar = copy(g, a->scalar, a->n * sizeof *a->scalar);
+      break;
+    case TTC_ARG_INTS:
+      a->ints = copy(g, a->ints, a->n * sizeof *a->ints);
+      break;
+    case TTC_ARG_STRING:
+      a->str = copy(g, a->str, a->n);
+      break;
+    case TTC_ARG_NONE:
+    case TTC_ARG_INT:
+    case TTC_ARG_BOOL:
+    case TTC_ARG_DTYPE:
+    case TTC_ARG_RNG:
+      break;
+  }
+}
+
+ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, const ttc_spec *specs, int32_t *out_ids,
+                          ttc_error *err) {
+  const ttc_op_row *row = ttc__op_row(call->op);
+  if (row == NULL || call->ninto != 0) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, row == NULL ? "there is no op %u" : "op %u: nodes of a graph are functional",
+                    call->op);
+  }
+  if ((row->flags & TTC_OP_RNG) != 0) {
+    return TTC_FAIL(err, TTC_UNIMPLEMENTED, "%s draws random numbers, which a graph cannot yet", row->name);
+  }
+  node *n = ttc__arena_alloc(g->arena, sizeof *n);
+  if (n == NULL) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "the graph is larger than %zu bytes", GRAPH_MAX_NBYTE);
+  }
+  n->call = *call;
+  ttc_arg *args = copy(g, call->args, call->narg * sizeof *args);
+  for (uint32_t i = 0; args != NULL && i < call->narg; i++) {
+    copy_arg(g, &args[i]);
+  }
+  n->call.args = args;
+  n->nout = nout;
+  n->outs = copy(g, specs, nout * sizeof *specs);
+  if (g->failed) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "%s: an argument is no value of this graph, or memory ran out", row->name);
+  }
+  n->first_value = g->nvalue;
+  for (uint32_t k = 0; k < nout; k++) {
+    out_ids[k] = g->nvalue++;
+  }
+  *g->last = n;
+  g->last = &n->next;
+  return TTC_OK;
+}
+
+ttc_status ttc_graph_finish(ttc_graph *g, uint32_t nout, const int32_t *out_ids, uint32_t *op, ttc_error *err) {
+  for (uint32_t k = 0; k < nout; k++) {
+    if (out_ids[k] < 0 || out_ids[k] >= g->nvalue) {
+      return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "graph %s: result %u is no value of it", g->row.name, k);
+    }
+  }
+  g->outs = copy(g, out_ids, nout * sizeof *out_ids);
+  g->nout = nout;
+  uint32_t id = g->failed ? UINT32_MAX : ttc__op_register(&g->row, g);
+  if (id == UINT32_MAX) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "graph %s: out of memory", g->row.name);
+  }
+  *op = id;
+  return TTC_OK;
+}

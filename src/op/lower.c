@@ -1,0 +1,559 @@
+/* Lowering: what a rule asks is answered from the call, and what it returns is written where the call wants it. */
+#include "op/lower.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One program being built: what all nodes of a graph share. */
+typedef struct program {
+  const ttc__lower_in *in;
+  shlo *b;
+  uint32_t *first; /* [narg] place in visiting order of each argument's first tensor */
+  ttc_val *slots;  /* [nslot] current contents; meaningful where read or written */
+  uint8_t *have;   /* [nslot] HAVE_* */
+  ttc__param *params;
+  ttc_val *param_values;
+  uint32_t nparam, cap;
+} program;
+enum { HAVE_PARAM = 1, HAVE_WRITE = 2 };
+
+struct ttc_lower {
+  program *p;
+  ttc_lower *graph; /* the graph's own frame while one of its nodes is lowered, else NULL */
+  const ttc_call *call;
+  const ttc_op_row *row;
+  uint32_t nout;
+  const ttc_spec *outs;
+  const ttc_val *values; /* graph values, for nodes */
+  ttc_val *rets;         /* [nout], TTC_POISON until op_ret */
+};
+
+uint32_t ttc__visit(const ttc_call *call, ttc__visitor visit, void *ctx) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < call->narg; i++) {
+    const ttc_arg *a = &call->args[i];
+    if (a->kind != TTC_ARG_TENSOR && a->kind != TTC_ARG_TENSORS) {
+      continue;
+    }
+    for (uint32_t k = 0; k < a->n; k++) {
+      if (!ttc__absent(&a->tensor[k])) {
+        visit(ctx, &a->tensor[k]);
+        n++;
+      }
+    }
+  }
+  for (uint32_t k = 0; k < call->ninto; k++) {
+    if (call->into[k] != NULL) {
+      visit(ctx, call->into[k]);
+      n++;
+    }
+  }
+  return n;
+}
+
+/* ------------------------------------------------------------------------------------------------------ parameters */
+
+static ttc_val param(program *p, ttc__param what, ttc_dtype d, int ndim, const int64_t *dims) {
+  for (uint32_t i = 0; i < p->nparam; i++) {
+    const ttc__param *q = &p->params[i];
+    if (what.kind != TTC__PARAM_STORE && q->kind == what.kind && q->dtype == what.dtype && q->i == what.i && q->k == what.k) {
+      return p->param_values[i];
+    }
+  }
+  if (p->nparam == p->cap) {
+    uint32_t cap = p->cap == 0 ? 16 : 2 * p->cap;
+    ttc__param *params = realloc(p->params, cap * sizeof *params);
+    if (params != NULL) {
+      p->params = params;
+    }
+    ttc_val *values = realloc(p->param_values, cap * sizeof *values);
+    if (values != NULL) {
+      p->param_values = values;
+    }
+    if (params == NULL || values == NULL) {
+      return shlo_error(p->b, TTC_RESOURCE_EXHAUSTED, "out of memory while lowering");
+    }
+    p->cap = cap;
+  }
+  ttc_val v = shlo_param(p->b, d, ndim, dims);
+  p->params[p->nparam] = what;
+  p->param_values[p->nparam++] = v;
+  return v;
+}
+
+static ttc_val slot_value(program *p, uint32_t slot) {
+  if (p->have[slot] == 0) {
+    const ttc__base *base = &p->in->bases[slot];
+    p->slots[slot] = param(p, (ttc__param){.kind = TTC__PARAM_STORE, .i = slot}, (ttc_dtype)base->dtype, base->ndim, base->dims);
+    p->have[slot] = HAVE_PARAM;
+  }
+  return p->slots[slot];
+}
+
+/* Arguments always see the contents from before the call. */
+static ttc_val slot_before(program *p, uint32_t slot) {
+  if ((p->have[slot] & HAVE_WRITE) == 0) {
+    return slot_value(p, slot);
+  }
+  for (uint32_t i = 0; i < p->nparam; i++) {
+    if (p->params[i].kind == TTC__PARAM_STORE && p->params[i].i == slot) {
+      return p->param_values[i];
+    }
+  }
+  const ttc__base *base = &p->in->bases[slot];
+  return param(p, (ttc__param){.kind = TTC__PARAM_STORE, .i = slot}, (ttc_dtype)base->dtype, base->ndim, base->dims);
+}
+
+/* ------------------------------------------------------------------------------------------------ asking: arguments */
+
+static const ttc_arg none = {.kind = TTC_ARG_NONE};
+static const ttc_arg *arg(const ttc_lower *c, int i) {
+  return i >= 0 && (uint32_t)i < c->call->narg ? &c->call->args[i] : &none;
+}
+
+int op_param(const ttc_lower *c) {
+  return c->row->param;
+}
+const char *op_name(const ttc_lower *c) {
+  return c->row->name;
+}
+unsigned op_narg(const ttc_lower *c) {
+  return c->call->narg;
+}
+bool op_given(const ttc_lower *c, int i) {
+  return arg(c, i)->kind != TTC_ARG_NONE;
+}
+
+static uint32_t visiting_place(const ttc_lower *c, int i, int k) {
+  const ttc_arg *a = arg(c, i);
+  uint32_t at = c->p->first[i];
+  for (int j = 0; j < k; j++) {
+    at += ttc__absent(&a->tensor[j]) ? 0 : 1;
+  }
+  return at;
+}
+
+static ttc_val tensor_value(ttc_lower *c, int i, int k) {
+  const ttc_tensor *t = &arg(c, i)->tensor[k];
+  if (ttc__absent(t)) {
+    return shlo_error(c->p->b, TTC_INTERNAL, "%s reads an absent tensor (argument %d)", op_name(c), i);
+  }
+  if (t->value >= 0 && c->values != NULL) {
+    return c->values[t->value];
+  }
+  uint32_t slot = c->p->in->slots[visiting_place(c, i, k)];
+  return ttc__read_view(c->p->b, slot_before(c->p, slot), &c->p->in->bases[slot], t);
+}
+
+static ttc_dtype scalar_dtype(const ttc_scalar *s) {
+  if (s->dtype != TTC_DTYPE_INVALID) {
+    return (ttc_dtype)s->dtype;
+  }
+  switch ((ttc_scalar_kind)s->kind) {
+    case TTC_SCALAR_BOOL:
+      return TTC_BOOL;
+    case TTC_SCALAR_INT:
+      return TTC_S64;
+    case TTC_SCALAR_FLOAT:
+      return TTC_F32;
+    case TTC_SCALAR_COMPLEX:
+      break;
+  }
+  return TTC_C64;
+}
+
+static ttc_val constant(shlo *b, const ttc_scalar *s, ttc_dtype d) {
+  if (s->kind == TTC_SCALAR_COMPLEX && ttc__is_complex(d)) {
+    ttc_dtype r = ttc__dtype_real(d);
+    return shlo_complex(b, shlo_const_f(b, r, s->re, 0, NULL), shlo_const_f(b, r, s->im, 0, NULL));
+  }
+  if (s->kind == TTC_SCALAR_BOOL || s->kind == TTC_SCALAR_INT) {
+    return ttc__is_inexact(d) ? shlo_const_f(b, d, (double)s->i, 0, NULL) : shlo_const_i(b, d, s->i, 0, NULL);
+  }
+  if (ttc__is_inexact(d)) {
+    return shlo_const_f(b, d, s->re, 0, NULL);
+  }
+  return shlo_convert(b, shlo_const_f(b, TTC_F64, s->re, 0, NULL), d);
+}
+
+static const ttc_scalar *scalar(const ttc_lower *c, int i, int k) {
+  const ttc_arg *a = arg(c, i);
+  if ((a->kind == TTC_ARG_SCALAR && k == 0) || (a->kind == TTC_ARG_SCALARS && k >= 0 && (uint32_t)k < a->n)) {
+    return &a->scalar[k];
+  }
+  return NULL;
+}
+
+static bool is_static(const ttc_lower *c, int i) {
+  return i < 64 && ((c->row->static_args >> i) & 1) != 0;
+}
+
+ttc_val op_num(ttc_lower *c, int i, int k, ttc_dtype d) {
+  const ttc_arg *a = arg(c, i);
+  shlo *b = c->p->b;
+  if (a->kind == TTC_ARG_INT || a->kind == TTC_ARG_BOOL) {
+    return shlo_const_i(b, d, a->i, 0, NULL);
+  }
+  const ttc_scalar *s = scalar(c, i, k);
+  if (s == NULL) {
+    return shlo_error(b, TTC_INTERNAL, "%s: argument %d is no number", op_name(c), i);
+  }
+  if (c->graph != NULL) {
+    return s->wrapped == 2 ? op_num(c->graph, (int)s->i, 0, d) : constant(b, s, d);
+  }
+  if (is_static(c, i)) {
+    return constant(b, s, d);
+  }
+  ttc__param what = {.kind = TTC__PARAM_NUMBER, .dtype = (uint8_t)d, .i = (uint32_t)i, .k = (uint32_t)k};
+  return param(c->p, what, d, 0, NULL);
+}
+
+ttc_val op_in(ttc_lower *c, int i) {
+  const ttc_arg *a = arg(c, i);
+  if (a->kind == TTC_ARG_TENSOR) {
+    return tensor_value(c, i, 0);
+  }
+  const ttc_scalar *s = scalar(c, i, 0);
+  return op_num(c, i, 0, s != NULL ? scalar_dtype(s) : TTC_S64);
+}
+
+ttc_val op_in_as(ttc_lower *c, int i, ttc_dtype d) {
+  return arg(c, i)->kind == TTC_ARG_TENSOR ? shlo_convert(c->p->b, tensor_value(c, i, 0), d) : op_num(c, i, 0, d);
+}
+
+bool op_is_number(const ttc_lower *c, int i) {
+  return arg(c, i)->kind != TTC_ARG_TENSOR;
+}
+
+ttc_dtype op_in_dtype(const ttc_lower *c, int i) {
+  const ttc_arg *a = arg(c, i);
+  if (a->kind == TTC_ARG_TENSOR || (a->kind == TTC_ARG_TENSORS && a->n > 0)) {
+    return (ttc_dtype)a->tensor[0].dtype;
+  }
+  const ttc_scalar *s = scalar(c, i, 0);
+  return s != NULL ? scalar_dtype(s) : TTC_S64;
+}
+
+int op_in_ndim(const ttc_lower *c, int i) {
+  return arg(c, i)->kind == TTC_ARG_TENSOR ? arg(c, i)->tensor[0].ndim : 0;
+}
+
+static const int64_t no_sizes[1] = {1};
+const int64_t *op_in_sizes(const ttc_lower *c, int i) {
+  const ttc_arg *a = arg(c, i);
+  return a->kind == TTC_ARG_TENSOR && a->tensor[0].ndim > 0 ? a->tensor[0].sizes : no_sizes;
+}
+
+int64_t op_in_dim(const ttc_lower *c, int i, int axis) {
+  int n = op_in_ndim(c, i);
+  axis = axis < 0 ? axis + n : axis;
+  return axis >= 0 && axis < n ? op_in_sizes(c, i)[axis] : 1;
+}
+
+int op_list_len(const ttc_lower *c, int i) {
+  const ttc_arg *a = arg(c, i);
+  return a->kind == TTC_ARG_TENSORS || a->kind == TTC_ARG_SCALARS || a->kind == TTC_ARG_INTS ? (int)a->n : 0;
+}
+
+bool op_list_given(const ttc_lower *c, int i, int k) {
+  const ttc_arg *a = arg(c, i);
+  return a->kind == TTC_ARG_TENSORS && (uint32_t)k < a->n && !ttc__absent(&a->tensor[k]);
+}
+
+ttc_val op_list_in(ttc_lower *c, int i, int k) {
+  return tensor_value(c, i, k);
+}
+ttc_val op_list_in_as(ttc_lower *c, int i, int k, ttc_dtype d) {
+  return shlo_convert(c->p->b, tensor_value(c, i, k), d);
+}
+ttc_dtype op_list_dtype(const ttc_lower *c, int i, int k) {
+  return (ttc_dtype)arg(c, i)->tensor[k].dtype;
+}
+
+double op_static_f(const ttc_lower *c, int i) {
+  const ttc_arg *a = arg(c, i);
+  const ttc_scalar *s = scalar(c, i, 0);
+  if (s == NULL) {
+    return a->kind == TTC_ARG_INT || a->kind == TTC_ARG_BOOL ? (double)a->i : 0;
+  }
+  return s->kind == TTC_SCALAR_BOOL || s->kind == TTC_SCALAR_INT ? (double)s->i : s->re;
+}
+
+int64_t op_static_i(const ttc_lower *c, int i) {
+  const ttc_arg *a = arg(c, i);
+  const ttc_scalar *s = scalar(c, i, 0);
+  if (s == NULL) {
+    return a->kind == TTC_ARG_INT || a->kind == TTC_ARG_BOOL ? a->i : 0;
+  }
+  return s->kind == TTC_SCALAR_BOOL || s->kind == TTC_SCALAR_INT ? s->i : (int64_t)s->re;
+}
+
+ttc_scalar_kind op_num_kind(const ttc_lower *c, int i) {
+  const ttc_scalar *s = scalar(c, i, 0);
+  return s != NULL ? (ttc_scalar_kind)s->kind : TTC_SCALAR_INT;
+}
+
+static bool num_is(const ttc_lower *c, int i, int64_t v) {
+  const ttc_scalar *s = scalar(c, i, 0);
+  bool known =
+      c->graph != NULL ? s != NULL && s->wrapped != 2 : i < 64 && (((c->row->unit_args | c->row->static_args) >> i) & 1) != 0;
+  if (s == NULL || !known || s->kind == TTC_SCALAR_COMPLEX) {
+    return false;
+  }
+  return s->kind == TTC_SCALAR_FLOAT ? s->re == (double)v : s->i == v;
+}
+bool op_num_is_one(const ttc_lower *c, int i) {
+  return num_is(c, i, 1);
+}
+bool op_num_is_zero(const ttc_lower *c, int i) {
+  return num_is(c, i, 0);
+}
+
+int64_t op_int(const ttc_lower *c, int i, int64_t dflt) {
+  const ttc_arg *a = arg(c, i);
+  return a->kind == TTC_ARG_INT || a->kind == TTC_ARG_BOOL || a->kind == TTC_ARG_DTYPE ? a->i : dflt;
+}
+bool op_bool(const ttc_lower *c, int i) {
+  return op_int(c, i, 0) != 0;
+}
+int64_t op_ints(const ttc_lower *c, int i, int k) {
+  const ttc_arg *a = arg(c, i);
+  if (a->kind != TTC_ARG_INTS || a->n == 0) {
+    return op_int(c, i, 0);
+  }
+  return a->ints[a->n == 1 ? 0 : ((uint32_t)k < a->n ? (uint32_t)k : a->n - 1)];
+}
+ttc_dtype op_dtype_arg(const ttc_lower *c, int i, ttc_dtype dflt) {
+  const ttc_arg *a = arg(c, i);
+  return a->kind == TTC_ARG_DTYPE ? (ttc_dtype)a->i : dflt;
+}
+bool op_str_is(const ttc_lower *c, int i, const char *s) {
+  const ttc_arg *a = arg(c, i);
+  return a->kind == TTC_ARG_STRING && strlen(s) == a->n && memcmp(a->str, s, a->n) == 0;
+}
+int op_axis(const ttc_lower *c, int i, int ndim) {
+  int64_t a = op_int(c, i, 0);
+  return (int)(a < 0 ? a + (ndim > 0 ? ndim : 1) : a);
+}
+
+void op_rng(ttc_lower *c, int i, ttc_val *seed, ttc_val *offset) {
+  const ttc_lower *from = c;
+  if (arg(from, i)->kind != TTC_ARG_RNG) {
+    *seed = *offset = shlo_error(c->p->b, TTC_INTERNAL, "%s: argument %d is no generator", op_name(c), i);
+    return;
+  }
+  *seed = param(c->p, (ttc__param){.kind = TTC__PARAM_RNG, .dtype = TTC_U64, .i = (uint32_t)i, .k = 0}, TTC_U64, 0, NULL);
+  *offset = param(c->p, (ttc__param){.kind = TTC__PARAM_RNG, .dtype = TTC_U64, .i = (uint32_t)i, .k = 1}, TTC_U64, 0, NULL);
+}
+
+ttc_dtype op_promote(const ttc_lower *c, int first, int last) {
+  ttc__promotion p = {0};
+  for (int i = first; i <= last; i++) {
+    const ttc_arg *a = arg(c, i);
+    for (uint32_t k = 0; k < a->n; k++) {
+      if (a->kind == TTC_ARG_TENSORS || a->kind == TTC_ARG_TENSOR) {
+        if (!ttc__absent(&a->tensor[k])) {
+          ttc__promotion_tensor(&p, (ttc_dtype)a->tensor[k].dtype, a->tensor[k].ndim);
+        }
+      } else if (a->kind == TTC_ARG_SCALAR || a->kind == TTC_ARG_SCALARS) {
+        ttc__promotion_scalar(&p, &a->scalar[k]);
+      }
+    }
+  }
+  return ttc__promotion_result(&p, TTC_F32);
+}
+
+/* -------------------------------------------------------------------------------------------------- asking: results */
+
+int op_nout(const ttc_lower *c) {
+  return (int)c->nout;
+}
+bool op_wanted(const ttc_lower *c, int k) {
+  return (uint32_t)k < c->nout && c->outs[k].dtype != TTC_DTYPE_INVALID;
+}
+ttc_dtype op_out_dtype(const ttc_lower *c, int k) {
+  return c->outs[k].dtype;
+}
+int op_out_ndim(const ttc_lower *c, int k) {
+  return c->outs[k].ndim;
+}
+const int64_t *op_out_sizes(const ttc_lower *c, int k) {
+  return c->outs[k].sizes;
+}
+
+void op_ret(ttc_lower *c, int k, ttc_val v) {
+  shlo *b = c->p->b;
+  if (k < 0 || (uint32_t)k >= c->nout) {
+    shlo_error(b, TTC_INTERNAL, "%s gives result %d of %u", op_name(c), k, c->nout);
+    return;
+  }
+  const ttc_spec *o = &c->outs[k];
+  if (o->dtype == TTC_DTYPE_INVALID) { /* not asked for */
+    return;
+  }
+  c->rets[k] = shlo_broadcast_to(b, shlo_convert(b, v, o->dtype), o->ndim, o->sizes);
+}
+
+void op_refuse(ttc_lower *c, const char *fmt, ...) {
+  char text[512];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  shlo_error(c->p->b, TTC_UNIMPLEMENTED, "%s", text);
+}
+
+/* --------------------------------------------------------------------------------------------------------- programs */
+
+static void run_rule(ttc_lower *c) {
+  shlo_comment(c->p->b, c->row->name);
+  c->row->rule(c->p->b, c);
+  for (uint32_t k = 0; k < c->nout; k++) {
+    if (c->rets[k].id < 0 && c->outs[k].dtype != TTC_DTYPE_INVALID && !shlo_failed(c->p->b)) {
+      shlo_error(c->p->b, TTC_INTERNAL, "%s does not give its result %u", c->row->name, k);
+    }
+  }
+}
+
+void ttc__lower_node(ttc_lower *graph, const ttc_call *node, uint32_t nout, const ttc_spec *outs, const ttc_val *values,
+                     ttc_val *rets) {
+  ttc_lower c = {.p = graph->p,
+                 .graph = graph,
+                 .call = node,
+                 .row = ttc__op_row(node->op),
+                 .nout = nout,
+                 .outs = outs,
+                 .values = values,
+                 .rets = rets};
+  for (uint32_t k = 0; k < nout; k++) {
+    rets[k] = TTC_POISON;
+  }
+  run_rule(&c);
+}
+
+void *ttc__lower_data(const ttc_lower *c) {
+  return ttc__op_data(c->call->op);
+}
+
+/* Put the results where they belong; one product a fresh output and one a written slot. */
+static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
+  const ttc__lower_in *in = p->in;
+  const ttc_call *call = in->call;
+  uint32_t into_place = 0;
+  for (uint32_t i = 0; i < call->narg; i++) {
+    const ttc_arg *a = &call->args[i];
+    for (uint32_t k = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && k < a->n; k++) {
+      into_place += ttc__absent(&a->tensor[k]) ? 0 : 1;
+    }
+  }
+  for (uint32_t k = 0; k < in->nout; k++) {
+    ttc__product product = {.out = (int32_t)k};
+    const ttc_tensor *into = k < call->ninto ? call->into[k] : NULL;
+    if (in->outs[k].dtype == TTC_DTYPE_INVALID) {
+      continue;
+    }
+    if (into == NULL) {
+      if (!ttc__base_of_spec(&in->outs[k], &product.base)) {
+        shlo_error(p->b, TTC_INTERNAL, "result %u is not dense", k);
+        return;
+      }
+      shlo_result(p->b, ttc__to_physical(p->b, rets[k], &in->outs[k], &product.base));
+      out->products[out->nproduct++] = product;
+      continue;
+    }
+    uint32_t slot = in->slots[into_place++];
+    const ttc__base *base = &in->bases[slot];
+    ttc_val v = shlo_broadcast_to(p->b, shlo_convert(p->b, rets[k], (ttc_dtype)into->dtype), into->ndim, into->sizes);
+    ttc_val old = ttc__write_needs_base(base, into) ? slot_value(p, slot) : TTC_POISON;
+    p->slots[slot] = ttc__write_view(p->b, old, base, into, v);
+    p->have[slot] |= HAVE_WRITE;
+  }
+  for (uint32_t s = 0; s < in->nslot; s++) {
+    if ((p->have[s] & HAVE_WRITE) == 0) {
+      continue;
+    }
+    for (uint32_t i = 0; i < p->nparam; i++) {
+      if (p->params[i].kind == TTC__PARAM_STORE && p->params[i].i == s) {
+        shlo_param_alias(p->b, (int)i, (int)out->nproduct);
+      }
+    }
+    shlo_result(p->b, p->slots[s]);
+    out->products[out->nproduct++] = (ttc__product){.out = -1, .slot = s, .base = in->bases[s]};
+  }
+}
+
+static ttc_status lower_into(program *p, ttc__lowered *out, ttc_error *err) {
+  const ttc__lower_in *in = p->in;
+  const ttc_op_row *row = ttc__op_row(in->call->op);
+  ttc_val *rets = calloc(in->nout + 1, sizeof *rets);
+  out->products = calloc(in->nout + in->nslot + 1, sizeof *out->products);
+  if (rets == NULL || out->products == NULL) {
+    free(rets);
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of memory while lowering");
+  }
+  for (uint32_t k = 0; k < in->nout; k++) {
+    rets[k] = TTC_POISON;
+  }
+  ttc_lower c = {.p = p, .call = in->call, .row = row, .nout = in->nout, .outs = in->outs, .rets = rets};
+  run_rule(&c);
+  if (!shlo_failed(p->b)) {
+    finish_results(p, rets, out);
+  }
+  free(rets);
+  TTC_TRY(shlo_finish(p->b, &out->text, err));
+  out->text_nbyte = strlen(out->text);
+  out->params = p->params;
+  out->nparam = p->nparam;
+  p->params = NULL;
+  return TTC_OK;
+}
+
+ttc_status ttc__lower(const ttc__lower_in *in, ttc__lowered *out, ttc_error *err) {
+  const ttc_op_row *row = ttc__op_row(in->call->op);
+  memset(out, 0, sizeof *out);
+  if (row == NULL) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "there is no op %u", in->call->op);
+  }
+  program p = {.in = in,
+               .b = shlo_new(row->name),
+               .first = calloc(in->call->narg + 1, sizeof *p.first),
+               .slots = calloc(in->nslot + 1, sizeof *p.slots),
+               .have = calloc(in->nslot + 1, 1)};
+  ttc_status st = TTC_RESOURCE_EXHAUSTED;
+  if (p.b == NULL || p.first == NULL || p.slots == NULL || p.have == NULL) {
+    (void)TTC_FAIL(err, st, "out of memory while lowering");
+    goto done;
+  }
+  uint32_t at = 0;
+  for (uint32_t i = 0; i < in->call->narg; i++) {
+    const ttc_arg *a = &in->call->args[i];
+    p.first[i] = at;
+    for (uint32_t k = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && k < a->n; k++) {
+      at += ttc__absent(&a->tensor[k]) ? 0 : 1;
+    }
+  }
+  shlo_set_for_tpu(p.b, in->for_tpu);
+  shlo_set_precision(p.b, in->precision);
+  st = lower_into(&p, out, err);
+done:
+  if (st != TTC_OK) {
+    snprintf(err->op, sizeof err->op, "%s", row->name);
+    ttc__lowered_free(out);
+  }
+  shlo_free(p.b);
+  free(p.first);
+  free(p.slots);
+  free(p.have);
+  free(p.params);
+  free(p.param_values);
+  return st;
+}
+
+void ttc__lowered_free(ttc__lowered *l) {
+  free(l->text);
+  free(l->params);
+  free(l->products);
+  memset(l, 0, sizeof *l);
+}

@@ -1,0 +1,85 @@
+/* Lowering: one call (of a row or a graph) -> one StableHLO program with the list of what feeds and what leaves it. */
+#ifndef TTC_OP_LOWER_H
+#define TTC_OP_LOWER_H
+
+#include "base/str.h"
+#include "op/op.h"
+
+/* The dense row-major array a store's buffer holds. */
+typedef struct ttc__base {
+  uint8_t dtype; /* ttc_dtype */
+  uint8_t ndim;
+  uint8_t flat; /* 1: made as plain bytes or resized; the first tensor that overwrites it whole gives it its shape */
+  int64_t dims[TTC_MAX_NDIM];
+} ttc__base;
+
+/* What one program parameter is. */
+typedef enum ttc__param_kind { TTC__PARAM_STORE, TTC__PARAM_NUMBER, TTC__PARAM_RNG } ttc__param_kind;
+typedef struct ttc__param {
+  uint8_t kind;  /* ttc__param_kind */
+  uint8_t dtype; /* NUMBER: what it is encoded as */
+  uint32_t i;    /* STORE: slot; NUMBER, RNG: argument */
+  uint32_t k;    /* NUMBER: place in its list; RNG: 0 seed, 1 offset */
+} ttc__param;
+
+/* What one program result is: a fresh output's base, or the new contents of a slot. */
+typedef struct ttc__product {
+  int32_t out;   /* index of the fresh output, or -1 */
+  uint32_t slot; /* if out is -1 */
+  ttc__base base;
+} ttc__product;
+
+typedef struct ttc__lower_in {
+  const ttc_call *call;
+  uint32_t nout;
+  const ttc_spec *outs;
+  uint32_t nslot;
+  const ttc__base *bases; /* [nslot] one a distinct store */
+  const uint32_t *slots;  /* slot of each tensor, in visiting order (ttc__visit) */
+  bool for_tpu;
+  shlo_precision precision;
+} ttc__lower_in;
+
+typedef struct ttc__lowered {
+  char *text; /* malloc'ed */
+  size_t text_nbyte;
+  uint32_t nparam, nproduct;
+  ttc__param *params;     /* malloc'ed */
+  ttc__product *products; /* malloc'ed */
+} ttc__lowered;
+
+ttc_status ttc__lower(const ttc__lower_in *in, ttc__lowered *out, ttc_error *err);
+void ttc__lowered_free(ttc__lowered *l);
+
+/* Visit the call's tensors in the one order that keys, slots and lowering share: arguments in order, lists in order (absent
+ * optionals are skipped), then `into`. Returns the number of tensors. */
+typedef void (*ttc__visitor)(void *ctx, const ttc_tensor *t);
+uint32_t ttc__visit(const ttc_call *call, ttc__visitor visit, void *ctx);
+
+/* An absent optional in a tensor list? */
+static inline bool ttc__absent(const ttc_tensor *t) {
+  return t->store == NULL && t->value == -1;
+}
+
+/* ---- access.c: read and write strided views of a base value */
+ttc_val ttc__read_view(shlo *b, ttc_val base_value, const ttc__base *base, const ttc_tensor *t);
+/* base_value may be poison-free unused (id -2) when the write covers the base: ttc__write_needs_base tells. */
+bool ttc__write_needs_base(const ttc__base *base, const ttc_tensor *t);
+ttc_val ttc__write_view(shlo *b, ttc_val base_value, const ttc__base *base, const ttc_tensor *t, ttc_val v);
+/* The base that a fresh tensor of this spec lives in: its sizes in physical order. False if the spec is not a dense permutation. */
+bool ttc__base_of_spec(const ttc_spec *spec, ttc__base *base);
+/* A logical value -> the base's physical order, and the base's own element type. */
+ttc_val ttc__to_physical(shlo *b, ttc_val v, const ttc_spec *spec, const ttc__base *base);
+
+/* ---- table.c */
+/* Ops beyond the rows: graphs. The row and data must live on; returns the op id, or UINT32_MAX when out of memory. */
+uint32_t ttc__op_register(const ttc_op_row *row, void *data);
+void *ttc__op_data(uint32_t op);
+
+/* ---- for graph rows (lower.c) */
+/* Lower a node inside the rule of a graph: values[] are the graph's values so far. rets[nout] receives the results. */
+void ttc__lower_node(ttc_lower *graph, const ttc_call *node, uint32_t nout, const ttc_spec *outs, const ttc_val *values,
+                     ttc_val *rets);
+void *ttc__lower_data(const ttc_lower *c);
+
+#endif

@@ -1,0 +1,263 @@
+/* The hot path: a call becomes a record. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/run.h"
+
+/* A store made as plain bytes (resize_, a bare storage) and not yet written takes the shape of the tensor that first overwrites it
+ * whole, so that later calls find it as if that tensor had made it. Dispatch lock held. */
+static void adopt_shape(const ttc_tensor *t) {
+  ttc_store *s = t->store;
+  if (!s->keyed.base.flat || s->written || t->offset != 0) {
+    return;
+  }
+  ttc_spec spec = {.dtype = (ttc_dtype)t->dtype, .ndim = t->ndim};
+  memcpy(spec.sizes, t->sizes, t->ndim * sizeof(int64_t));
+  memcpy(spec.strides, t->strides, t->ndim * sizeof(int64_t));
+  ttc__base base;
+  if (ttc__base_of_spec(&spec, &base) && ttc__base_nbyte(&base) == s->nbyte) {
+    s->keyed.base = base;
+  }
+}
+
+static ttc_status prepare(ttc_device *dev, const ttc_call *call, ttc_error *err) {
+  TTC_TRY(ttc__usable(dev, err));
+  for (uint32_t i = 0; i < call->narg; i++) {
+    const ttc_arg *a = &call->args[i];
+    for (uint32_t k = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && k < a->n; k++) {
+      const ttc_tensor *t = &a->tensor[k];
+      if (t->store != NULL && t->store->dev != dev) {
+        return TTC_FAIL(err, TTC_INVALID_ARGUMENT,
+                        "expected all tensors to be on the same device, but found at least two devices, tpu:%d and tpu:%d",
+                        dev->index, t->store->dev->index);
+      }
+    }
+  }
+  return TTC_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------- records */
+
+static bool record_arrays(record *r, uint32_t nstore, uint32_t nnumber) {
+  r->stores = nstore <= RECORD_INLINE_STORES ? r->inline_stores : malloc(nstore * sizeof *r->stores);
+  r->numbers = nnumber <= RECORD_INLINE_NUMBERS ? r->inline_numbers : malloc(nnumber * sizeof *r->numbers);
+  if (r->stores == NULL || r->numbers == NULL) {
+    if (r->stores != r->inline_stores) {
+      free(r->stores);
+    }
+    return false;
+  }
+  r->nstore = nstore;
+  r->nnumber = nnumber;
+  return true;
+}
+
+static void encode_numbers(const ttc_plan *plan, const ttc_call *call, number *numbers) {
+  for (uint32_t i = 0, k = 0; i < plan->low.nparam; i++) {
+    const ttc__param *q = &plan->low.params[i];
+    if (q->kind == TTC__PARAM_STORE) {
+      continue;
+    }
+    number *v = &numbers[k++];
+    memset(v, 0, sizeof *v);
+    if (q->kind == TTC__PARAM_RNG) {
+      memcpy(v->bytes, &call->args[q->i].rng[q->k], sizeof(uint64_t));
+    } else {
+      ttc__scalar_encode(&call->args[q->i].scalar[q->k], (ttc_dtype)q->dtype, v->bytes);
+    }
+  }
+}
+
+/* The fresh outputs' stores. On failure none is left. */
+static ttc_status make_outputs(ttc_device *dev, const ttc_plan *plan, ttc_store **stores, ttc_error *err) {
+  memset(stores, 0, plan->nout * sizeof(ttc_store *));
+  for (uint32_t k = 0; k < plan->low.nproduct; k++) {
+    const ttc__product *q = &plan->low.products[k];
+    if (q->out < 0) {
+      continue;
+    }
+    ttc_status st = ttc__store_make(dev, &q->base, ttc__base_nbyte(&q->base), &stores[q->out], err);
+    if (st != TTC_OK) {
+      for (uint32_t j = 0; j < plan->nout; j++) {
+        ttc_store_release(stores[j]);
+      }
+      return st;
+    }
+    stores[q->out]->written = true;
+  }
+  return TTC_OK;
+}
+
+/* Dispatch lock held, room reserved. */
+static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call, ttc_result *res, ttc_error *err) {
+  const ttc__site *site = &dev->site;
+  ttc_store **outs = plan->nout <= 4 ? res->inline_stores : malloc(plan->nout * sizeof *outs);
+  record *r = ttc__queue_slot(dev);
+  if (outs == NULL || !record_arrays(r, site->nstore + plan->nout, plan->nnumber)) {
+    if (outs != res->inline_stores) {
+      free(outs);
+    }
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  ttc_status st = make_outputs(dev, plan, outs, err);
+  if (st != TTC_OK) {
+    r->nstore = 0;
+    r->plan = NULL;
+    ttc__record_done(r);
+    if (outs != res->inline_stores) {
+      free(outs);
+    }
+    return st;
+  }
+  for (uint32_t k = 0; k < site->nstore; k++) {
+    r->stores[k] = site->stores[k];
+    ttc_store_retain(r->stores[k]);
+  }
+  for (uint32_t k = 0; k < plan->nout; k++) {
+    r->stores[site->nstore + k] = outs[k];
+    if (outs[k] != NULL) {
+      ttc_store_retain(outs[k]);
+    }
+  }
+  for (uint32_t k = 0; k < plan->low.nproduct; k++) {
+    if (plan->low.products[k].out < 0) {
+      site->stores[plan->low.products[k].slot]->written = true;
+    }
+  }
+  encode_numbers(plan, call, r->numbers);
+  r->kind = RECORD_LAUNCH;
+  r->plan = plan;
+  r->buf = NULL;
+  atomic_fetch_add_explicit(&plan->refs, 2, memory_order_relaxed); /* the record's and the result's */
+  res->plan = plan;
+  res->nout = plan->nout;
+  res->specs = plan->outs;
+  res->stores = outs;
+  ttc__queue_publish(dev);
+  atomic_fetch_add_explicit(&dev->calls, 1, memory_order_relaxed);
+  return TTC_OK;
+}
+
+/* Dispatch lock held: the plan for the call, its key left in dev->site. */
+static ttc_plan *look_up(ttc_device *dev, const ttc_call *call, bool *no_memory) {
+  for (uint32_t k = 0; k < call->ninto; k++) {
+    if (call->into[k] != NULL) {
+      adopt_shape(call->into[k]);
+    }
+  }
+  *no_memory = !ttc__key_make(&dev->site, call, (uint64_t)atomic_load_explicit(&ttc__matmul_precision, memory_order_relaxed));
+  if (*no_memory) {
+    return NULL;
+  }
+  size_t n = dev->site.nword * sizeof(uint64_t);
+  return ttc__map_get(dev->plans, dev->site.words, n, ttc__hash64(dev->site.words, n));
+}
+
+ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, ttc_error *err) {
+  bool no_memory;
+  TTC_TRY(prepare(dev, call, err));
+  TTC_TRY(ttc__queue_reserve(dev, err));
+  ttc_plan *plan = look_up(dev, call, &no_memory);
+  ttc_status st = TTC_NOT_FOUND;
+  if (no_memory) {
+    st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  } else if (plan != NULL) {
+    st = enqueue(dev, plan, call, res, err);
+  }
+  ttc__lock_drop(&dev->dispatch);
+  return st;
+}
+
+void ttc_result_done(ttc_result *res) {
+  if (res->stores != res->inline_stores) {
+    free(res->stores);
+  }
+  ttc__plan_release(res->plan);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- defining */
+
+static _Thread_local char *last_module;
+const char *ttc_last_module(void) {
+  return last_module != NULL ? last_module : "";
+}
+
+static ttc_status lower(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_plan *plan,
+                        ttc_error *err) {
+  const ttc__site *site = &dev->site;
+  ttc__base *bases = calloc(site->nstore + 1, sizeof *bases);
+  plan->outs = malloc((nout + 1) * sizeof *plan->outs);
+  if (bases == NULL || plan->outs == NULL) {
+    free(bases);
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  for (uint32_t k = 0; k < site->nstore; k++) {
+    bases[k] = site->stores[k]->keyed.base;
+  }
+  if (nout != 0) {
+    memcpy(plan->outs, specs, nout * sizeof *specs);
+  }
+  plan->nout = nout;
+  int precision = atomic_load(&ttc__matmul_precision);
+  ttc__lower_in in = {.call = call,
+                      .nout = nout,
+                      .outs = plan->outs,
+                      .nslot = site->nstore,
+                      .bases = bases,
+                      .slots = site->slots,
+                      .for_tpu = dev->for_tpu,
+                      .precision = (shlo_precision)precision};
+  ttc_status st = ttc__lower(&in, &plan->low, err);
+  free(bases);
+  TTC_TRY(st);
+  for (uint32_t i = 0; i < plan->low.nparam; i++) {
+    plan->nnumber += plan->low.params[i].kind != TTC__PARAM_STORE;
+  }
+  free(last_module);
+  last_module = strdup(plan->low.text);
+  return TTC_OK;
+}
+
+/* Dispatch lock held, the key in dev->site. */
+static ttc_status define(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_plan **out,
+                         ttc_error *err) {
+  ttc_plan *plan = calloc(1, sizeof *plan);
+  if (plan == NULL) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  atomic_init(&plan->refs, 1);
+  atomic_init(&plan->state, PLAN_COMPILING);
+  plan->dev = dev;
+  plan->op = call->op;
+  ttc_status st = lower(dev, call, nout, specs, plan, err);
+  size_t n = dev->site.nword * sizeof(uint64_t);
+  if (st == TTC_OK && !ttc__map_put(dev->plans, dev->site.words, n, ttc__hash64(dev->site.words, n), plan)) {
+    st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  if (st != TTC_OK) {
+    ttc__plan_release(plan);
+    return st;
+  }
+  ttc__pool_submit(dev, plan);
+  *out = plan;
+  return TTC_OK;
+}
+
+ttc_status ttc_call_define(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_result *res,
+                           ttc_error *err) {
+  bool no_memory;
+  TTC_TRY(prepare(dev, call, err));
+  TTC_TRY(ttc__queue_reserve(dev, err));
+  ttc_status st = TTC_OK;
+  ttc_plan *plan = look_up(dev, call, &no_memory); /* another thread may have been first */
+  if (no_memory) {
+    st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  } else if (plan == NULL) {
+    st = define(dev, call, nout, specs, &plan, err);
+  }
+  if (st == TTC_OK) {
+    st = enqueue(dev, plan, call, res, err);
+  }
+  ttc__lock_drop(&dev->dispatch);
+  return st;
+}

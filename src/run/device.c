@@ -1,0 +1,219 @@
+/* Opening a device, the end of the process, forks, counters. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "run/run.h"
+
+#define MAX_DEVICES 64
+
+static ttc__lock open_lock = TTC__LOCK_INIT(TTC__RANK_OPEN);
+static ttc_device *devices[MAX_DEVICES];
+static pjrt_client *shared_client;
+static pjrt_plugin *shared_plugin;
+static pjrt_choice choice;
+static char *search_path;
+static atomic_bool forked, ended;
+static bool (*_Atomic interrupt_check)(void);
+atomic_int ttc__matmul_precision;
+
+void ttc_set_interrupt_check(bool (*fn)(void)) {
+  atomic_store(&interrupt_check, fn);
+}
+void ttc_set_matmul_precision(int level) {
+  atomic_store(&ttc__matmul_precision, level < 0 ? 0 : (level > 2 ? 2 : level));
+}
+
+bool ttc__interrupted(void) {
+  bool (*fn)(void) = atomic_load(&interrupt_check);
+  return fn != NULL && fn();
+}
+
+ttc_status ttc__usable(ttc_device *dev, ttc_error *err) {
+  (void)dev;
+  if (atomic_load_explicit(&forked, memory_order_relaxed)) {
+    return TTC_FAIL(err, TTC_FAILED_PRECONDITION,
+                    "the tpu device cannot be used in a process forked after it was opened. Start workers with "
+                    "multiprocessing's 'spawn' or 'forkserver' method, or keep tensors on the cpu in them");
+  }
+  if (atomic_load_explicit(&ended, memory_order_relaxed)) {
+    return TTC_FAIL(err, TTC_FAILED_PRECONDITION, "the tpu device was shut down: the process is ending");
+  }
+  return TTC_OK;
+}
+
+static void in_child(void) {
+  atomic_store(&forked, true);
+}
+
+void ttc_set_plugin_search_path(const char *dirs) {
+  ttc__lock_take(&open_lock);
+  free(search_path);
+  search_path = dirs != NULL ? strdup(dirs) : NULL;
+  ttc__lock_drop(&open_lock);
+}
+
+/* Open lock held. */
+static ttc_status discover(ttc_error *err) {
+  if (choice.path[0] != '\0') {
+    return TTC_OK;
+  }
+  return pjrt_discover(search_path, &choice, err);
+}
+
+static int wanted_devices(void) {
+  if (choice.source == PJRT_FROM_LIBTPU && choice.ntpu > 0) {
+    return choice.ntpu;
+  }
+  const char *sim = getenv("TORCH_TPU_SIM_DEVICES");
+  int n = sim != NULL ? atoi(sim) : 1;
+  return n < 1 ? 1 : (n > MAX_DEVICES ? MAX_DEVICES : n);
+}
+
+int ttc_device_count(void) {
+  ttc_error err;
+  int n = 0;
+  ttc__lock_take(&open_lock);
+  if (shared_client != NULL) {
+    n = pjrt_client_ndevice(shared_client);
+  } else if (discover(&err) == TTC_OK) {
+    n = wanted_devices();
+  }
+  ttc__lock_drop(&open_lock);
+  return n;
+}
+
+static void init_locks(ttc_device *dev) {
+  ttc__lock_init(&dev->dispatch, TTC__RANK_DISPATCH);
+  ttc__lock_init(&dev->launch, TTC__RANK_LAUNCH);
+  ttc__lock_init(&dev->plan_lock, TTC__RANK_PLAN);
+  ttc__lock_init(&dev->pool_lock, TTC__RANK_POOL);
+  ttc__lock_init(&dev->store_lock, TTC__RANK_STORE);
+  ttc__cond_init(&dev->plan_done);
+  ttc__cond_init(&dev->pool_wake);
+  ttc__cond_init(&dev->wake);
+  pthread_mutex_init(&dev->wake_mutex, NULL);
+  dev->last_job = &dev->jobs;
+}
+
+/* Open lock held. */
+static ttc_status open_client(ttc_error *err) {
+  if (shared_client != NULL) {
+    return TTC_OK;
+  }
+  TTC_TRY(discover(err));
+  TTC_TRY(pjrt_plugin_load(choice.path, &shared_plugin, err));
+  TTC_TRY(pjrt_client_new(shared_plugin, wanted_devices(), &shared_client, err));
+  pthread_atfork(NULL, NULL, in_child);
+  return TTC_OK;
+}
+
+static ttc_status make_device(int index, ttc_device **out, ttc_error *err) {
+  TTC_TRY(open_client(err));
+  int n = pjrt_client_ndevice(shared_client);
+  if (index < 0 || index >= n) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "tpu:%d does not exist: this process has %d tpu device%s, numbered from 0", index, n,
+                    n == 1 ? "" : "s");
+  }
+  ttc_device *dev = calloc(1, sizeof *dev);
+  if (dev == NULL) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  init_locks(dev);
+  dev->index = index;
+  dev->plugin = shared_plugin;
+  dev->client = shared_client;
+  dev->plans = ttc__map_new();
+  dev->queue = calloc(QUEUE_CAP, sizeof *dev->queue);
+  dev->numbers = calloc(NUMBER_CACHE, sizeof *dev->numbers);
+  dev->cache = ttc__cache_open(NULL, shared_plugin, shared_client);
+  if (dev->plans == NULL || dev->queue == NULL || dev->numbers == NULL || dev->cache == NULL) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  pjrt_client_info(shared_client, &dev->info);
+  dev->info.simulated = strcmp(dev->info.platform, "tpu") != 0;
+  dev->for_tpu = !dev->info.simulated;
+  if (dev->info.memory_limit_nbyte == 0) {
+    dev->info.memory_limit_nbyte = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  }
+  /* Without a thread for it, work still runs whenever a result is read. */
+  dev->launcher_started = pthread_create(&dev->launcher, NULL, ttc__launcher_main, dev) == 0;
+  *out = dev;
+  return TTC_OK;
+}
+
+ttc_status ttc_device_open(int index, ttc_device **out, ttc_error *err) {
+  TTC_TRY(ttc__usable(NULL, err));
+  ttc_status st = TTC_OK;
+  ttc__lock_take(&open_lock);
+  if (index >= 0 && index < MAX_DEVICES && devices[index] != NULL) {
+    *out = devices[index];
+  } else {
+    ttc_device *dev = NULL;
+    st = make_device(index, &dev, err);
+    if (st == TTC_OK) {
+      *out = devices[index] = dev;
+    }
+  }
+  ttc__lock_drop(&open_lock);
+  return st;
+}
+
+void ttc_device_get_info(ttc_device *dev, ttc_device_info *out) {
+  *out = dev->info;
+}
+
+void ttc_device_get_stats(ttc_device *dev, ttc_stats *out) {
+  ttc__cache_stats c;
+  ttc__cache_get_stats(dev->cache, &c);
+  ttc__lock_take(&dev->dispatch);
+  size_t plans = ttc__map_count(dev->plans);
+  ttc__lock_drop(&dev->dispatch);
+  *out = (ttc_stats){.calls = atomic_load(&dev->calls),
+                     .programs_compiled = c.compiled,
+                     .programs_loaded = c.loaded,
+                     .compile_ns = c.compile_ns,
+                     .plans = plans,
+                     .cache_errors = c.errors,
+                     .live_nbyte = atomic_load(&dev->live_nbyte),
+                     .peak_nbyte = atomic_load(&dev->peak_nbyte),
+                     .queue_wait_ns = atomic_load(&dev->queue_wait_ns)};
+}
+
+void ttc_device_reset_peak(ttc_device *dev) {
+  atomic_store(&dev->peak_nbyte, atomic_load(&dev->live_nbyte));
+}
+
+/* Let the launch thread finish what is queued, for at most until_ns. */
+static void wind_down(ttc_device *dev, int64_t until_ns) {
+  while (atomic_load(&dev->head) != atomic_load(&dev->tail) && ttc__now_ns() < until_ns) {
+    struct timespec nap = {0, 1000000};
+    nanosleep(&nap, NULL);
+  }
+  atomic_store(&dev->stop, true);
+  pthread_mutex_lock(&dev->wake_mutex);
+  pthread_cond_signal(&dev->wake);
+  pthread_mutex_unlock(&dev->wake_mutex);
+  ttc__pool_stop(dev);
+  bool idle = ttc__lock_try(&dev->launch); /* the thread is in no plugin call that might never return */
+  if (idle) {
+    ttc__lock_drop(&dev->launch);
+    if (dev->launcher_started) {
+      pthread_join(dev->launcher, NULL);
+    }
+  }
+}
+
+void ttc_shutdown(int timeout_ms) {
+  if (atomic_load(&forked) || atomic_exchange(&ended, true)) {
+    return;
+  }
+  int64_t until = ttc__now_ns() + (int64_t)timeout_ms * 1000000;
+  for (int i = 0; i < MAX_DEVICES; i++) {
+    if (devices[i] != NULL) {
+      wind_down(devices[i], until);
+    }
+  }
+}

@@ -1,0 +1,218 @@
+/* One record: resolve stores to buffers, execute, put the results where they belong. Failures poison what should have been written.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/run.h"
+
+void ttc__note_error(ttc_device *dev, ttc__poison *p) {
+  if (dev->first_error == NULL) {
+    dev->first_error = ttc__poison_retain(p);
+  }
+}
+
+static void poison_results(record *r, ttc__poison *p) {
+  const ttc_plan *plan = r->plan;
+  uint32_t nslot = r->nstore - plan->nout;
+  for (uint32_t k = 0; k < plan->low.nproduct; k++) {
+    const ttc__product *q = &plan->low.products[k];
+    ttc_store *s = r->stores[q->out >= 0 ? nslot + (uint32_t)q->out : q->slot];
+    if (s != NULL) {
+      ttc__store_poison(s, p, plan->op);
+    }
+  }
+}
+
+static void fail(ttc_device *dev, record *r, ttc_error *err) {
+  const ttc_op_row *row = ttc__op_row(r->plan->op);
+  if (row != NULL) {
+    snprintf(err->op, sizeof err->op, "%s", row->name);
+  }
+  ttc__poison *p = ttc__poison_new(err);
+  if (p != NULL) {
+    ttc__note_error(dev, p);
+    poison_results(r, p);
+    ttc__poison_release(p);
+  }
+}
+
+/* Buffers to free once the launch is made: Philox words, and numbers pushed out of the table. */
+typedef struct leftovers {
+  pjrt_buffer **bufs;
+  uint32_t n;
+} leftovers;
+
+/* Numbers come back: alpha=1, lr, eps. A direct-mapped table keeps their device copies. */
+static pjrt_buffer *number_buffer(ttc_device *dev, ttc_dtype d, const number *v, leftovers *left, ttc_error *err) {
+  uint64_t h = ttc__hash64(v, sizeof *v) ^ (uint64_t)d * 0x9e3779b97f4a7c15u;
+  cached_number *c = &dev->numbers[(h >> 20) & (NUMBER_CACHE - 1)];
+  if (c->buf != NULL && c->dtype == d && memcmp(&c->value, v, sizeof *v) == 0) {
+    return c->buf;
+  }
+  pjrt_buffer *buf;
+  if (pjrt_buffer_from_host(dev->client, dev->index, d, 0, NULL, v->bytes, &buf, err) != TTC_OK) {
+    return NULL;
+  }
+  if (c->buf != NULL) {
+    left->bufs[left->n++] = c->buf; /* an earlier parameter of this very call may be using it */
+  }
+  c->buf = buf;
+  c->dtype = (uint8_t)d;
+  c->value = *v;
+  return buf;
+}
+
+static ttc_status resolve_store(ttc_store *s, pjrt_buffer **arg, ttc__poison **poison, ttc_error *err) {
+  if (s->poison != NULL) {
+    *poison = s->poison;
+    *err = *ttc__poison_error(s->poison);
+    return err->code;
+  }
+  if (s->buf == NULL) {
+    TTC_TRY(ttc__store_fill_undefined(s, err));
+  }
+  *arg = s->buf;
+  return TTC_OK;
+}
+
+static ttc_status resolve(ttc_device *dev, record *r, pjrt_buffer **args, leftovers *left, ttc__poison **poison, ttc_error *err) {
+  const ttc__lowered *low = &r->plan->low;
+  uint32_t k = 0;
+  for (uint32_t i = 0; i < low->nparam; i++) {
+    const ttc__param *q = &low->params[i];
+    if (q->kind == TTC__PARAM_STORE) {
+      TTC_TRY(resolve_store(r->stores[q->i], &args[i], poison, err));
+    } else if (q->kind == TTC__PARAM_NUMBER) {
+      args[i] = number_buffer(dev, (ttc_dtype)q->dtype, &r->numbers[k++], left, err);
+      if (args[i] == NULL) {
+        return err->code;
+      }
+    } else {
+      TTC_TRY(pjrt_buffer_from_host(dev->client, dev->index, TTC_U64, 0, NULL, r->numbers[k++].bytes, &args[i], err));
+      left->bufs[left->n++] = args[i];
+    }
+  }
+  return TTC_OK;
+}
+
+static void place_results(ttc_device *dev, record *r, pjrt_buffer **outs) {
+  const ttc_plan *plan = r->plan;
+  uint32_t nslot = r->nstore - plan->nout;
+  for (uint32_t k = 0; k < plan->low.nproduct; k++) {
+    const ttc__product *q = &plan->low.products[k];
+    ttc_store *s = r->stores[q->out >= 0 ? nslot + (uint32_t)q->out : q->slot];
+    if (s != NULL) {
+      ttc__store_set(s, outs[k], &q->base, plan->op);
+    } else {
+      pjrt_buffer_free(dev->client, outs[k]);
+    }
+  }
+}
+
+/* Scratch arrays live on the device, under the launch lock. */
+static bool reserve_scratch(ttc_device *dev, uint32_t n) {
+  if (n > dev->scratch_cap) {
+    pjrt_buffer **p = realloc(dev->scratch, 3u * n * sizeof *p);
+    if (p == NULL) {
+      return false;
+    }
+    dev->scratch = p;
+    dev->scratch_cap = n;
+  }
+  return true;
+}
+
+static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
+  ttc_plan *plan = r->plan;
+  TTC_TRY(ttc__plan_wait(plan, err));
+  if (atomic_load_explicit(&plan->state, memory_order_acquire) == PLAN_FAILED) {
+    if (plan->error != NULL) {
+      ttc__note_error(dev, plan->error);
+      poison_results(r, plan->error);
+    }
+    return TTC_OK;
+  }
+  uint32_t n = plan->low.nparam > plan->low.nproduct ? plan->low.nparam : plan->low.nproduct;
+  if (!reserve_scratch(dev, n)) {
+    (void)TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+    fail(dev, r, err);
+    return TTC_OK;
+  }
+  pjrt_buffer **args = dev->scratch, **outs = args + dev->scratch_cap;
+  leftovers left = {.bufs = outs + dev->scratch_cap};
+  ttc__poison *poison = NULL;
+  ttc_status st = resolve(dev, r, args, &left, &poison, err);
+  if (st == TTC_OK) {
+    st = pjrt_execute(plan->exe, args, plan->low.nparam, NULL, 0, outs, err);
+  }
+  if (st == TTC_OK) {
+    place_results(dev, r, outs);
+  } else if (poison != NULL) {
+    poison_results(r, poison);
+  } else {
+    fail(dev, r, err);
+  }
+  for (uint32_t i = 0; i < left.n; i++) {
+    pjrt_buffer_free(dev->client, left.bufs[i]);
+  }
+  return TTC_OK;
+}
+
+/* storage.resize_ of a store with contents: through the host, for it is rare. */
+static ttc_status resize(ttc_device *dev, record *r, ttc_error *err) {
+  ttc_store *s = r->stores[0];
+  size_t nbyte = ttc__base_nbyte(&r->base), keep = s->buf_nbyte < nbyte ? s->buf_nbyte : nbyte;
+  if (s->buf == NULL) {
+    return TTC_OK;
+  }
+  char *bytes = calloc(1, nbyte != 0 ? nbyte : 1);
+  if (bytes == NULL) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory for %zu bytes", nbyte);
+  }
+  pjrt_buffer *buf = NULL;
+  ttc_status st = pjrt_buffer_to_host(dev->client, s->buf, 0, keep, bytes, err);
+  if (st == TTC_OK) {
+    st = pjrt_buffer_from_host(dev->client, dev->index, (ttc_dtype)r->base.dtype, r->base.ndim, r->base.dims, bytes, &buf, err);
+  }
+  if (st == TTC_OK) {
+    ttc__store_set(s, buf, &r->base, s->writer);
+  }
+  free(bytes);
+  return st;
+}
+
+ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err) {
+  memset(err->op, 0, sizeof err->op);
+  switch ((record_kind)r->kind) {
+    case RECORD_LAUNCH:
+      return launch_plan(dev, r, err);
+    case RECORD_UPLOAD:
+      ttc__store_set(r->stores[0], r->buf, &r->base, UINT32_MAX);
+      r->buf = NULL;
+      return TTC_OK;
+    case RECORD_RESIZE:
+      if (resize(dev, r, err) != TTC_OK) {
+        ttc__poison *p = ttc__poison_new(err);
+        if (p != NULL) {
+          ttc__store_poison(r->stores[0], p, UINT32_MAX);
+          ttc__poison_release(p);
+        }
+      }
+      return TTC_OK;
+  }
+  return TTC_OK;
+}
+
+void ttc__record_done(record *r) {
+  for (uint32_t k = 0; k < r->nstore; k++) {
+    ttc_store_release(r->stores[k]);
+  }
+  ttc__plan_release(r->plan);
+  if (r->stores != r->inline_stores) {
+    free(r->stores);
+  }
+  if (r->numbers != r->inline_numbers) {
+    free(r->numbers);
+  }
+}

@@ -1,0 +1,123 @@
+/* The compile pool: threads that turn lowered plans into executables, several at once; started when first needed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "run/run.h"
+
+static void finish(ttc_plan *plan, pjrt_exe *exe, const ttc_error *err) {
+  ttc_device *dev = plan->dev;
+  ttc__poison *poison = exe == NULL ? ttc__poison_new(err) : NULL;
+  ttc__lock_take(&dev->plan_lock);
+  plan->exe = exe;
+  plan->error = poison;
+  atomic_store(&plan->state, exe != NULL ? PLAN_READY : PLAN_FAILED);
+  pthread_cond_broadcast(&dev->plan_done);
+  ttc__lock_drop(&dev->plan_lock);
+  free(plan->low.text);
+  plan->low.text = NULL;
+}
+
+static void compile(ttc_plan *plan) {
+  ttc_error err = {0};
+  pjrt_exe *exe = NULL;
+  const ttc_op_row *row = ttc__op_row(plan->op);
+  snprintf(err.op, sizeof err.op, "%s", row != NULL ? row->name : "?");
+  if (ttc__cache_get(plan->dev->cache, plan->dev->index, plan->low.text, plan->low.text_nbyte, NULL, &exe, &err) != TTC_OK) {
+    ttc__log(TTC__LOG_DEBUG, "compiling %s failed: %s\n%s", err.op, err.message, plan->low.text);
+    exe = NULL;
+  }
+  finish(plan, exe, &err);
+}
+
+static void *worker_main(void *arg) {
+  ttc_device *dev = arg;
+  ttc__lock_take(&dev->pool_lock);
+  while (!atomic_load(&dev->stop)) {
+    ttc_plan *plan = dev->jobs;
+    if (plan == NULL) {
+      dev->nworker_idle++;
+      pthread_cond_wait(&dev->pool_wake, &dev->pool_lock.mutex);
+      dev->nworker_idle--;
+      continue;
+    }
+    dev->jobs = plan->next_job;
+    if (dev->jobs == NULL) {
+      dev->last_job = &dev->jobs;
+    }
+    ttc__lock_drop(&dev->pool_lock);
+    compile(plan);
+    ttc__plan_release(plan);
+    ttc__lock_take(&dev->pool_lock);
+  }
+  ttc__lock_drop(&dev->pool_lock);
+  return NULL;
+}
+
+/* Pool lock held. */
+static void start_worker(ttc_device *dev) {
+  if (dev->workers == NULL) {
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    dev->nworker_max = n < 1 ? 1 : (n > 16 ? 16 : (int)n);
+    dev->workers = calloc((size_t)dev->nworker_max, sizeof *dev->workers);
+  }
+  if (dev->workers != NULL && dev->nworker_idle == 0 && dev->nworker < dev->nworker_max &&
+      pthread_create(&dev->workers[dev->nworker], NULL, worker_main, dev) == 0) {
+    dev->nworker++;
+  }
+}
+
+void ttc__pool_submit(ttc_device *dev, ttc_plan *plan) {
+  atomic_fetch_add(&plan->refs, 1);
+  ttc__lock_take(&dev->pool_lock);
+  plan->next_job = NULL;
+  *dev->last_job = plan;
+  dev->last_job = &plan->next_job;
+  start_worker(dev);
+  bool alone = dev->nworker == 0;
+  pthread_cond_signal(&dev->pool_wake);
+  ttc__lock_drop(&dev->pool_lock);
+  if (alone) { /* no thread to be had: fail the plan rather than hang its readers */
+    ttc_error err = {0};
+    (void)TTC_FAIL(&err, TTC_RESOURCE_EXHAUSTED, "no thread could be started to compile in");
+    finish(plan, NULL, &err);
+  }
+}
+
+void ttc__pool_stop(ttc_device *dev) {
+  ttc__lock_take(&dev->pool_lock);
+  pthread_cond_broadcast(&dev->pool_wake);
+  ttc__lock_drop(&dev->pool_lock);
+}
+
+ttc_status ttc__plan_wait(ttc_plan *plan, ttc_error *err) {
+  ttc_device *dev = plan->dev;
+  if (atomic_load_explicit(&plan->state, memory_order_acquire) != PLAN_COMPILING) {
+    return TTC_OK;
+  }
+  ttc_status st = TTC_OK;
+  ttc__lock_take(&dev->plan_lock);
+  while (atomic_load(&plan->state) == PLAN_COMPILING) {
+    ttc__cond_wait_ns(&dev->plan_done, &dev->plan_lock, 100000000);
+    if (atomic_load(&plan->state) == PLAN_COMPILING && (atomic_load(&dev->stop) || ttc__interrupted())) {
+      st = TTC_FAIL(err, TTC_CANCELLED, "interrupted while a program was being compiled");
+      break;
+    }
+  }
+  ttc__lock_drop(&dev->plan_lock);
+  return st;
+}
+
+void ttc__plan_release(ttc_plan *plan) {
+  if (plan == NULL || atomic_fetch_sub_explicit(&plan->refs, 1, memory_order_acq_rel) != 1) {
+    return;
+  }
+  if (plan->exe != NULL && !atomic_load(&plan->dev->stop)) {
+    pjrt_exe_free(plan->exe);
+  }
+  ttc__poison_release(plan->error);
+  ttc__lowered_free(&plan->low);
+  free(plan->outs);
+  free(plan);
+}

@@ -1,0 +1,115 @@
+/* The launch queue: one ring a device. Callers append under the dispatch lock; whoever holds the launch lock takes off.
+ *
+ * Waking a sleeping thread for every small op would cost more than the op, so the launch thread naps for some tens of microseconds
+ * when it finds nothing and only sleeps for good after a while; callers signal it only then. A reader never waits for it: it takes
+ * the launch lock and drains the queue itself. */
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "run/run.h"
+
+#define NAP_NS 40000
+#define NAPS_BEFORE_SLEEP 50
+
+static uint32_t queued(ttc_device *dev) {
+  return atomic_load_explicit(&dev->head, memory_order_acquire) - atomic_load_explicit(&dev->tail, memory_order_acquire);
+}
+
+ttc_status ttc__queue_reserve(ttc_device *dev, ttc_error *err) {
+  for (;;) {
+    if (queued(dev) >= QUEUE_HIGH) {
+      int64_t t0 = ttc__now_ns();
+      TTC_TRY(ttc__launch_take(dev, err));
+      ttc_status st = ttc__drain(dev, err);
+      ttc__lock_drop(&dev->launch);
+      atomic_fetch_add(&dev->queue_wait_ns, (uint64_t)(ttc__now_ns() - t0));
+      TTC_TRY(st);
+    }
+    ttc__lock_take(&dev->dispatch);
+    if (queued(dev) < QUEUE_CAP) {
+      return TTC_OK;
+    }
+    ttc__lock_drop(&dev->dispatch);
+  }
+}
+
+record *ttc__queue_slot(ttc_device *dev) {
+  return &dev->queue[atomic_load_explicit(&dev->head, memory_order_relaxed) & (QUEUE_CAP - 1)];
+}
+
+void ttc__queue_publish(ttc_device *dev) {
+  /* Sequentially consistent, as is the launcher's `asleep` then head: one of the two sees the other. */
+  atomic_fetch_add(&dev->head, 1);
+  if (atomic_load(&dev->asleep)) {
+    pthread_mutex_lock(&dev->wake_mutex);
+    atomic_store(&dev->asleep, false);
+    pthread_cond_signal(&dev->wake);
+    pthread_mutex_unlock(&dev->wake_mutex);
+  }
+}
+
+ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err) {
+  if (ttc__lock_try(&dev->launch)) {
+    return TTC_OK;
+  }
+  for (;;) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += 100000000;
+    if (until.tv_nsec >= 1000000000) {
+      until.tv_nsec -= 1000000000;
+      until.tv_sec++;
+    }
+    if (pthread_mutex_clocklock(&dev->launch.mutex, CLOCK_MONOTONIC, &until) == 0) {
+      return TTC_OK;
+    }
+    if (ttc__interrupted()) {
+      return TTC_FAIL(err, TTC_CANCELLED, "interrupted while waiting for the device");
+    }
+  }
+}
+
+ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
+  uint32_t end = atomic_load(&dev->head);
+  uint32_t tail = atomic_load_explicit(&dev->tail, memory_order_relaxed);
+  while ((int32_t)(end - tail) > 0) {
+    record *r = &dev->queue[tail & (QUEUE_CAP - 1)];
+    TTC_TRY(ttc__launch(dev, r, err));
+    ttc__record_done(r);
+    atomic_store_explicit(&dev->tail, ++tail, memory_order_release);
+  }
+  return TTC_OK;
+}
+
+static void sleep_until_called(ttc_device *dev) {
+  pthread_mutex_lock(&dev->wake_mutex);
+  atomic_store(&dev->asleep, true);
+  while (queued(dev) == 0 && atomic_load(&dev->asleep) && !atomic_load(&dev->stop)) {
+    pthread_cond_wait(&dev->wake, &dev->wake_mutex);
+  }
+  atomic_store(&dev->asleep, false);
+  pthread_mutex_unlock(&dev->wake_mutex);
+}
+
+void *ttc__launcher_main(void *arg) {
+  ttc_device *dev = arg;
+  int naps = 0;
+  prctl(PR_SET_TIMERSLACK, 1000UL); /* naps as short as asked for */
+  prctl(PR_SET_NAME, "ttc-launch");
+  while (!atomic_load_explicit(&dev->stop, memory_order_relaxed)) {
+    ttc_error err;
+    if (queued(dev) != 0) {
+      naps = 0;
+      ttc__lock_take(&dev->launch);
+      (void)ttc__drain(dev, &err); /* cancelled only when stopping */
+      ttc__lock_drop(&dev->launch);
+    } else if (naps++ < NAPS_BEFORE_SLEEP) {
+      struct timespec nap = {0, NAP_NS};
+      nanosleep(&nap, NULL);
+    } else {
+      naps = 0;
+      sleep_until_called(dev);
+    }
+  }
+  return NULL;
+}

@@ -1,0 +1,163 @@
+/* Stores, plans, the launch queue: shared inside src/run only.
+ *
+ * Two orders matter. Dispatch order is the order of calls; it is decided under the dispatch lock, which guards stores' base shapes,
+ * plans and the queue's head. Launch order is the same order, later: whoever holds the launch lock takes records off the queue's
+ * tail and runs them; it guards stores' buffers. The launch thread does that in the background, a reader does it itself. */
+#ifndef TTC_RUN_RUN_H
+#define TTC_RUN_RUN_H
+
+#include <stdatomic.h>
+
+#include "base/lock.h"
+#include "base/map.h"
+#include "cache/cache.h"
+#include "graph/key.h"
+#include "pjrt/pjrt.h"
+
+struct ttc_store {
+  ttc__keyed keyed; /* first: key.c sees only this. Guarded by the dispatch lock */
+  ttc_device *dev;
+  atomic_int refs;
+  bool written; /* dispatch order: some call writes it. Guarded by the dispatch lock */
+  size_t nbyte; /* likewise */
+  /* Launch order, guarded by the launch lock: */
+  pjrt_buffer *buf;   /* NULL: undefined contents */
+  ttc__base buf_base; /* what buf holds */
+  size_t buf_nbyte;
+  ttc__poison *poison;            /* the op that should have written it failed */
+  uint32_t writer;                /* op that wrote it last, UINT32_MAX if none */
+  bool awaited;                   /* known to be computed */
+  struct ttc_store *next, **prev; /* list of stores with a buffer, under the device's store lock */
+};
+
+typedef enum plan_state { PLAN_COMPILING, PLAN_READY, PLAN_FAILED } plan_state;
+
+struct ttc_plan {
+  atomic_int refs;
+  atomic_int state; /* plan_state */
+  ttc_device *dev;
+  uint32_t op;
+  uint32_t nout;
+  ttc_spec *outs;
+  ttc__lowered low;   /* text is kept until compiled */
+  uint32_t nnumber;   /* NUMBER and RNG parameters */
+  pjrt_exe *exe;      /* READY */
+  ttc__poison *error; /* FAILED */
+  struct ttc_plan *next_job;
+};
+
+/* A number as it travels in a record: encoded in its parameter's dtype (Philox words as u64). */
+typedef struct number {
+  unsigned char bytes[16];
+} number;
+
+typedef enum record_kind { RECORD_LAUNCH, RECORD_UPLOAD, RECORD_RESIZE } record_kind;
+
+#define RECORD_INLINE_STORES 8
+#define RECORD_INLINE_NUMBERS 4
+typedef struct record {
+  uint8_t kind; /* record_kind */
+  uint32_t nstore, nnumber;
+  ttc_plan *plan;     /* LAUNCH */
+  pjrt_buffer *buf;   /* UPLOAD: becomes stores[0]'s contents */
+  ttc__base base;     /* UPLOAD, RESIZE: what the store holds from here on */
+  ttc_store **stores; /* one reference each: the call's slots, then one a fresh output (NULL: nobody) */
+  number *numbers;
+  ttc_store *inline_stores[RECORD_INLINE_STORES];
+  number inline_numbers[RECORD_INLINE_NUMBERS];
+} record;
+
+#define QUEUE_CAP 2048u  /* a power of two */
+#define QUEUE_HIGH 1024u /* callers help from here on */
+
+#define NUMBER_CACHE 1024u /* a power of two */
+typedef struct cached_number {
+  pjrt_buffer *buf;
+  uint8_t dtype;
+  number value;
+} cached_number;
+
+struct ttc_device {
+  int index;
+  pjrt_plugin *plugin;
+  pjrt_client *client;
+  ttc__cache *cache;
+  ttc_device_info info;
+  bool for_tpu;
+
+  ttc__lock dispatch;
+  ttc__map *plans;
+  ttc__site site;
+  _Atomic uint64_t calls;
+
+  record *queue;               /* [QUEUE_CAP] */
+  _Atomic uint32_t head, tail; /* free running */
+
+  ttc__lock launch;
+  cached_number *numbers;   /* [NUMBER_CACHE], under the launch lock */
+  ttc__poison *first_error; /* since the last synchronize, under the launch lock */
+  pjrt_buffer **scratch;    /* three arrays of scratch_cap: arguments, results, leftovers; under the launch lock */
+  uint32_t scratch_cap;
+
+  pthread_t launcher;
+  bool launcher_started;
+  _Atomic bool asleep, stop;
+  pthread_mutex_t wake_mutex;
+  pthread_cond_t wake;
+
+  ttc__lock plan_lock; /* plans' states change under it */
+  pthread_cond_t plan_done;
+
+  ttc__lock pool_lock;
+  pthread_cond_t pool_wake;
+  ttc_plan *jobs, **last_job;
+  pthread_t *workers;
+  int nworker, nworker_max, nworker_idle;
+
+  ttc__lock store_lock;
+  ttc_store *live;
+  _Atomic int64_t live_nbyte, peak_nbyte;
+  _Atomic uint64_t queue_wait_ns;
+};
+
+/* ---- device.c */
+/* TTC_OK unless the process forked after opening the device, or shut down. */
+ttc_status ttc__usable(ttc_device *dev, ttc_error *err);
+/* Should a waiting thread give up (Ctrl-C)? */
+bool ttc__interrupted(void);
+extern atomic_int ttc__matmul_precision;
+
+/* ---- store.c */
+ttc_status ttc__store_make(ttc_device *dev, const ttc__base *base, size_t nbyte, ttc_store **out, ttc_error *err);
+/* Launch lock held. Takes buf; clears poison. */
+void ttc__store_set(ttc_store *s, pjrt_buffer *buf, const ttc__base *base, uint32_t writer);
+void ttc__store_poison(ttc_store *s, ttc__poison *p, uint32_t writer); /* takes a reference of its own */
+/* Make contents for a store that has none. Launch lock held. */
+ttc_status ttc__store_fill_undefined(ttc_store *s, ttc_error *err);
+void ttc__base_flat(ttc__base *base, ttc_dtype d, size_t nbyte);
+size_t ttc__base_nbyte(const ttc__base *base);
+
+/* ---- queue.c */
+/* Room for one more record, helping to launch if the queue is full. Takes the dispatch lock. blocks */
+ttc_status ttc__queue_reserve(ttc_device *dev, ttc_error *err);
+record *ttc__queue_slot(ttc_device *dev); /* dispatch lock held, after a reserve */
+void ttc__queue_publish(ttc_device *dev); /* dispatch lock held */
+/* Take the launch lock, giving up when interrupted. */
+ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err);
+/* Launch all that is queued now. Launch lock held. */
+ttc_status ttc__drain(ttc_device *dev, ttc_error *err);
+void *ttc__launcher_main(void *dev);
+
+/* ---- launch.c */
+ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err); /* only TTC_CANCELLED is returned; failures poison */
+void ttc__record_done(record *r);
+void ttc__note_error(ttc_device *dev, ttc__poison *p);
+
+/* ---- pool.c */
+void ttc__pool_submit(ttc_device *dev, ttc_plan *plan); /* takes a reference of its own */
+void ttc__pool_stop(ttc_device *dev);
+/* Wait until the plan is compiled. TTC_CANCELLED if interrupted. */
+ttc_status ttc__plan_wait(ttc_plan *plan, ttc_error *err);
+void ttc__plan_release(ttc_plan *plan);
+
+#endif

@@ -1,0 +1,155 @@
+/* Stores: life, contents, accounting. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/run.h"
+
+size_t ttc__base_nbyte(const ttc__base *base) {
+  return (size_t)ttc__nelem(base->ndim, base->dims) * ttc_dtype_nbyte((ttc_dtype)base->dtype);
+}
+
+void ttc__base_flat(ttc__base *base, ttc_dtype d, size_t nbyte) {
+  size_t w = ttc_dtype_nbyte(d);
+  if (w == 0 || nbyte % w != 0) {
+    d = TTC_U8;
+    w = 1;
+  }
+  memset(base, 0, sizeof *base);
+  base->dtype = (uint8_t)d;
+  base->ndim = 1;
+  base->flat = 1;
+  base->dims[0] = (int64_t)(nbyte / w);
+}
+
+ttc_status ttc__store_make(ttc_device *dev, const ttc__base *base, size_t nbyte, ttc_store **out, ttc_error *err) {
+  ttc_store *s = malloc(sizeof *s);
+  if (s == NULL) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  s->keyed.base = *base;
+  s->keyed.mark = 0;
+  s->keyed.slot = 0;
+  s->dev = dev;
+  atomic_init(&s->refs, 1);
+  s->written = false;
+  s->nbyte = nbyte;
+  s->buf = NULL;
+  s->buf_nbyte = 0;
+  s->poison = NULL;
+  s->writer = UINT32_MAX;
+  s->awaited = true;
+  s->next = NULL;
+  s->prev = NULL;
+  *out = s;
+  return TTC_OK;
+}
+
+ttc_status ttc_store_new(ttc_device *dev, size_t nbyte, const ttc_spec *spec, ttc_store **out, ttc_error *err) {
+  ttc__base base;
+  TTC_TRY(ttc__usable(dev, err));
+  if (nbyte > (size_t)INT64_MAX / 2) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "a storage of %zu bytes is larger than any device", nbyte);
+  }
+  if (spec == NULL || !ttc__base_of_spec(spec, &base) || ttc__base_nbyte(&base) != nbyte) {
+    ttc__base_flat(&base, spec != NULL ? spec->dtype : TTC_U8, nbyte);
+  }
+  return ttc__store_make(dev, &base, nbyte, out, err);
+}
+
+void ttc_store_retain(ttc_store *s) {
+  atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+}
+
+static void account(ttc_device *dev, int64_t delta) {
+  int64_t live = atomic_fetch_add_explicit(&dev->live_nbyte, delta, memory_order_relaxed) + delta;
+  int64_t peak = atomic_load_explicit(&dev->peak_nbyte, memory_order_relaxed);
+  while (live > peak && !atomic_compare_exchange_weak(&dev->peak_nbyte, &peak, live)) {
+  }
+}
+
+/* Drop the contents. Launch lock held, or nobody else can see the store. */
+static void drop_contents(ttc_store *s) {
+  ttc_device *dev = s->dev;
+  if (s->buf != NULL) {
+    ttc__lock_take(&dev->store_lock);
+    if (s->prev != NULL) {
+      *s->prev = s->next;
+      if (s->next != NULL) {
+        s->next->prev = s->prev;
+      }
+      s->prev = NULL;
+    }
+    ttc__lock_drop(&dev->store_lock);
+    if (!atomic_load_explicit(&dev->stop, memory_order_relaxed)) { /* past the end, the process's exit frees */
+      pjrt_buffer_free(dev->client, s->buf);
+    }
+    account(dev, -(int64_t)s->buf_nbyte);
+    s->buf = NULL;
+  }
+  if (s->poison != NULL) {
+    ttc__poison_release(s->poison);
+    s->poison = NULL;
+  }
+}
+
+void ttc_store_release(ttc_store *s) {
+  if (s != NULL && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) {
+    drop_contents(s);
+    free(s);
+  }
+}
+
+size_t ttc_store_nbyte(const ttc_store *s) {
+  return s->nbyte;
+}
+ttc_device *ttc_store_device(const ttc_store *s) {
+  return s->dev;
+}
+
+void ttc__store_set(ttc_store *s, pjrt_buffer *buf, const ttc__base *base, uint32_t writer) {
+  ttc_device *dev = s->dev;
+  size_t nbyte = ttc__base_nbyte(base);
+  if (s->buf != NULL) { /* replaced in place: stay on the list */
+    pjrt_buffer_free(dev->client, s->buf);
+    if (nbyte != s->buf_nbyte) {
+      account(dev, (int64_t)nbyte - (int64_t)s->buf_nbyte);
+    }
+  } else {
+    ttc__lock_take(&dev->store_lock);
+    s->next = dev->live;
+    s->prev = &dev->live;
+    if (dev->live != NULL) {
+      dev->live->prev = &s->next;
+    }
+    dev->live = s;
+    ttc__lock_drop(&dev->store_lock);
+    account(dev, (int64_t)nbyte);
+  }
+  if (s->poison != NULL) {
+    ttc__poison_release(s->poison);
+    s->poison = NULL;
+  }
+  s->buf = buf;
+  s->buf_base = *base;
+  s->buf_nbyte = nbyte;
+  s->writer = writer;
+  s->awaited = false;
+}
+
+void ttc__store_poison(ttc_store *s, ttc__poison *p, uint32_t writer) {
+  ttc__poison_retain(p);
+  drop_contents(s);
+  s->poison = p;
+  s->writer = writer;
+}
+
+ttc_status ttc__store_fill_undefined(ttc_store *s, ttc_error *err) {
+  pjrt_buffer *buf;
+  ttc__base base;
+  ttc__lock_take(&s->dev->dispatch);
+  base = s->keyed.base;
+  ttc__lock_drop(&s->dev->dispatch);
+  TTC_TRY(pjrt_buffer_new(s->dev->client, 0, (ttc_dtype)base.dtype, base.ndim, base.dims, &buf, err));
+  ttc__store_set(s, buf, &base, UINT32_MAX);
+  return TTC_OK;
+}

@@ -1,0 +1,239 @@
+/* Between host memory and stores. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/run.h"
+
+static size_t tensor_nbyte(const ttc_tensor *t) {
+  return (size_t)ttc__nelem(t->ndim, t->sizes) * ttc_dtype_nbyte((ttc_dtype)t->dtype);
+}
+
+static void spec_of(const ttc_tensor *t, ttc_spec *spec) {
+  spec->dtype = (ttc_dtype)t->dtype;
+  spec->ndim = t->ndim;
+  memcpy(spec->sizes, t->sizes, t->ndim * sizeof(int64_t));
+  ttc__dense_strides(t->ndim, t->sizes, spec->strides);
+}
+
+/* One call of the row "copy" (aten::copy: result = src in self's shape and dtype). */
+static ttc_status run_copy(ttc_device *dev, const ttc_tensor *self, const ttc_tensor *src, const ttc_tensor *into, ttc_result *res,
+                           ttc_error *err) {
+  static uint32_t op = UINT32_MAX;
+  if (op == UINT32_MAX) {
+    op = ttc_op_find("copy");
+    TTC_ASSERT(op != UINT32_MAX);
+  }
+  ttc_arg args[3] = {{.kind = TTC_ARG_TENSOR, .n = 1, .tensor = self},
+                     {.kind = TTC_ARG_TENSOR, .n = 1, .tensor = src},
+                     {.kind = TTC_ARG_BOOL, .i = 0}};
+  const ttc_tensor *targets[1] = {into};
+  ttc_call call = {.op = op, .narg = 3, .args = args, .ninto = into != NULL ? 1 : 0, .into = targets};
+  ttc_status st = ttc_call_run(dev, &call, res, err);
+  if (st == TTC_NOT_FOUND) {
+    ttc_spec spec;
+    spec_of(self, &spec);
+    st = ttc_call_define(dev, &call, 1, &spec, res, err);
+  }
+  return st;
+}
+
+/* ------------------------------------------------------------------------------------------------- host to device */
+
+/* Dispatch-ordered: from here on the store holds `base`, filled by buf. */
+static ttc_status enqueue_upload(ttc_store *s, const ttc__base *base, pjrt_buffer *buf, ttc_error *err) {
+  ttc_device *dev = s->dev;
+  TTC_TRY(ttc__queue_reserve(dev, err));
+  s->keyed.base = *base;
+  s->written = true;
+  record *r = ttc__queue_slot(dev);
+  r->kind = RECORD_UPLOAD;
+  r->plan = NULL;
+  r->buf = buf;
+  r->base = *base;
+  r->nstore = 1;
+  r->nnumber = 0;
+  r->stores = r->inline_stores;
+  r->numbers = r->inline_numbers;
+  r->stores[0] = s;
+  ttc_store_retain(s);
+  ttc__queue_publish(dev);
+  ttc__lock_drop(&dev->dispatch);
+  return TTC_OK;
+}
+
+/* Does C-contiguous data in t's shape, laid down row-major, give the store's bytes exactly? */
+static bool covers_in_order(const ttc_tensor *t) {
+  return t->offset == 0 && ttc__is_dense(t->ndim, t->sizes, t->strides) && tensor_nbyte(t) == t->store->nbyte;
+}
+
+ttc_status ttc_copy_from_host(const ttc_tensor *dst, const void *src, size_t nbyte, ttc_error *err) {
+  ttc_device *dev = dst->store->dev;
+  TTC_TRY(ttc__usable(dev, err));
+  if (nbyte != tensor_nbyte(dst)) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "copy from host: expected %zu bytes, got %zu", tensor_nbyte(dst), nbyte);
+  }
+  if (nbyte == 0) {
+    return TTC_OK;
+  }
+  ttc_spec spec;
+  ttc__base base;
+  spec_of(dst, &spec);
+  if (!ttc__base_of_spec(&spec, &base)) {
+    return TTC_FAIL(err, TTC_INTERNAL, "copy from host: a dense tensor is not dense");
+  }
+  pjrt_buffer *buf;
+  if (covers_in_order(dst)) {
+    TTC_TRY(pjrt_buffer_from_host(dev->client, dev->index, spec.dtype, base.ndim, base.dims, src, &buf, err));
+    ttc_status st = enqueue_upload(dst->store, &base, buf, err);
+    if (st != TTC_OK) {
+      pjrt_buffer_free(dev->client, buf);
+    }
+    return st;
+  }
+  ttc_store *stage;
+  TTC_TRY(ttc__store_make(dev, &base, nbyte, &stage, err));
+  ttc_tensor from = {
+      .store = stage, .sizes = spec.sizes, .strides = spec.strides, .value = -1, .dtype = dst->dtype, .ndim = dst->ndim};
+  ttc_status st = ttc_copy_from_host(&from, src, nbyte, err);
+  if (st == TTC_OK) {
+    ttc_result res;
+    st = run_copy(dev, dst, &from, dst, &res, err);
+    if (st == TTC_OK) {
+      ttc_result_done(&res);
+    }
+  }
+  ttc_store_release(stage);
+  return st;
+}
+
+/* ------------------------------------------------------------------------------------------------- device to host */
+
+static ttc_status read_bytes(ttc_store *s, size_t offset, size_t nbyte, void *dst, ttc_error *err) {
+  ttc_device *dev = s->dev;
+  TTC_TRY(ttc__launch_take(dev, err));
+  ttc_status st = ttc__drain(dev, err);
+  if (st == TTC_OK && s->poison != NULL) {
+    *err = *ttc__poison_error(s->poison);
+    st = err->code;
+    (void)ttc__poison_claim(s->poison);
+  } else if (st == TTC_OK && s->buf == NULL) {
+    memset(dst, 0, nbyte); /* undefined contents: nothing was ever written */
+  } else if (st == TTC_OK) {
+    st = pjrt_buffer_to_host(dev->client, s->buf, offset, nbyte, dst, err);
+    const ttc_op_row *row = s->writer != UINT32_MAX ? ttc__op_row(s->writer) : NULL;
+    if (st != TTC_OK && row != NULL) {
+      snprintf(err->op, sizeof err->op, "%s", row->name);
+    }
+    s->awaited = st == TTC_OK;
+  }
+  ttc__lock_drop(&dev->launch);
+  return st;
+}
+
+ttc_status ttc_copy_to_host(const ttc_tensor *src, void *dst, size_t nbyte, ttc_error *err) {
+  ttc_device *dev = src->store->dev;
+  err->op[0] = '\0';
+  TTC_TRY(ttc__usable(dev, err));
+  if (nbyte != tensor_nbyte(src)) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "copy to host: expected %zu bytes, got %zu", tensor_nbyte(src), nbyte);
+  }
+  if (nbyte == 0) {
+    return TTC_OK;
+  }
+  size_t w = ttc_dtype_nbyte((ttc_dtype)src->dtype);
+  if (ttc__is_dense(src->ndim, src->sizes, src->strides)) {
+    size_t offset = (size_t)src->offset * w;
+    if (offset + nbyte > src->store->nbyte) {
+      return TTC_FAIL(err, TTC_OUT_OF_RANGE, "a view of bytes %zu to %zu reaches past its storage of %zu bytes", offset,
+                      offset + nbyte, src->store->nbyte);
+    }
+    return read_bytes(src->store, offset, nbyte, dst, err);
+  }
+  ttc_result res;
+  TTC_TRY(run_copy(dev, src, src, NULL, &res, err));
+  ttc_status st = read_bytes(res.stores[0], 0, nbyte, dst, err);
+  ttc_store_release(res.stores[0]);
+  ttc_result_done(&res);
+  return st;
+}
+
+ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err) {
+  ttc_device *dev = s->dev;
+  TTC_TRY(ttc__usable(dev, err));
+  TTC_TRY(ttc__queue_reserve(dev, err));
+  if (nbyte == s->nbyte) {
+    ttc__lock_drop(&dev->dispatch);
+    return TTC_OK;
+  }
+  ttc__base_flat(&s->keyed.base, (ttc_dtype)s->keyed.base.dtype, nbyte);
+  s->nbyte = nbyte;
+  if (s->written) {
+    record *r = ttc__queue_slot(dev);
+    r->kind = RECORD_RESIZE;
+    r->plan = NULL;
+    r->buf = NULL;
+    r->base = s->keyed.base;
+    r->nstore = 1;
+    r->nnumber = 0;
+    r->stores = r->inline_stores;
+    r->numbers = r->inline_numbers;
+    r->stores[0] = s;
+    ttc_store_retain(s);
+    ttc__queue_publish(dev);
+  }
+  if (nbyte == 0) {
+    s->written = false;
+  }
+  ttc__lock_drop(&dev->dispatch);
+  return TTC_OK;
+}
+
+ttc_status ttc_device_synchronize(ttc_device *dev, ttc_error *err) {
+  err->op[0] = '\0';
+  TTC_TRY(ttc__usable(dev, err));
+  TTC_TRY(ttc__launch_take(dev, err));
+  ttc_status st = ttc__drain(dev, err);
+  /* The launch lock keeps buffers from being replaced; a store may still be freed by its last owner, hence the store lock. */
+  for (;;) {
+    ttc_store *s;
+    ttc__lock_take(&dev->store_lock);
+    for (s = dev->live; s != NULL && (s->awaited || atomic_load(&s->refs) == 0); s = s->next) {
+    }
+    if (s != NULL) {
+      int refs = atomic_load(&s->refs);
+      while (refs != 0 && !atomic_compare_exchange_weak(&s->refs, &refs, refs + 1)) {
+      }
+      s = refs != 0 ? s : NULL;
+    }
+    ttc__lock_drop(&dev->store_lock);
+    if (s == NULL || st != TTC_OK) {
+      ttc_store_release(s);
+      break;
+    }
+    ttc_error first = {0};
+    if (pjrt_buffer_await(dev->client, s->buf, &first) != TTC_OK) {
+      const ttc_op_row *row = s->writer != UINT32_MAX ? ttc__op_row(s->writer) : NULL;
+      snprintf(first.op, sizeof first.op, "%s", row != NULL ? row->name : "");
+      ttc__poison *p = ttc__poison_new(&first);
+      if (p != NULL) {
+        ttc__note_error(dev, p);
+        ttc__store_poison(s, p, s->writer);
+        ttc__poison_release(p);
+      }
+    } else {
+      s->awaited = true;
+    }
+    ttc_store_release(s);
+  }
+  if (st == TTC_OK && dev->first_error != NULL) {
+    if (ttc__poison_claim(dev->first_error)) {
+      *err = *ttc__poison_error(dev->first_error);
+      st = err->code;
+    }
+    ttc__poison_release(dev->first_error);
+    dev->first_error = NULL;
+  }
+  ttc__lock_drop(&dev->launch);
+  return st;
+}
