@@ -1,0 +1,102 @@
+"""A worker's side of the conversation with pool.py: one JSON object a line in on standard input, one out on the pipe whose number is
+in BENCH_REPLY (standard output is left to whatever the frameworks print)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+Reply = dict[str, Any]
+
+
+def per_op(body: Callable[[], object], n: int, drain: Callable[[], object]) -> Reply:
+    """Run `body` n times. Microseconds an op: on the clock and of CPU time in all threads, both until the device is idle again, and
+    of CPU time in the calling thread until the last call returned."""
+    for _ in range(max(3, n // 20)):
+        body()
+    drain()
+    wall, every, mine = time.perf_counter(), time.process_time(), time.thread_time()
+    for _ in range(n):
+        body()
+    mine = time.thread_time() - mine
+    drain()
+    every, wall = time.process_time() - every, time.perf_counter() - wall
+    return {"wall": 1e6 * wall / n, "cpu": 1e6 * every / n, "caller": 1e6 * mine / n}
+
+
+class Trainer:
+    """One model being trained: `prepare(step)` makes that step's batch on the device, `step(batch)` queues it and returns its loss."""
+
+    def prepare(self, step: int) -> Any:
+        raise NotImplementedError
+
+    def step(self, batch: Any) -> Any:
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        raise NotImplementedError
+
+
+class Server:
+    """What a framework fills in; the timing is the same for all."""
+
+    def ops(self) -> dict[str, tuple[Callable[[], object], int]]:
+        """Name -> (what is timed, how often)."""
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        raise NotImplementedError
+
+    def trainer(self, model: str) -> Trainer:
+        raise NotImplementedError
+
+    def __init__(self) -> None:
+        self._trainer: Trainer | None = None
+        self._done = 0
+
+    def do_op(self, name: str, scale: float = 1.0) -> Reply:
+        ops = self.ops()
+        if name not in ops:
+            return {"skip": True}
+        body, n = ops[name]
+        return per_op(body, max(1, int(n * scale)), self.drain)
+
+    def do_load(self, model: str, steps: int = 3) -> Reply:
+        begin = time.perf_counter()
+        self._trainer, self._done = self.trainer(model), steps
+        losses = [float(self._trainer.step(self._trainer.prepare(i))) for i in range(steps)]
+        return {"losses": losses, "seconds": time.perf_counter() - begin}
+
+    def do_steps(self, n: int) -> Reply:
+        """n consecutive steps on batches that were never seen before, made before the clock starts."""
+        t = self._trainer
+        assert t is not None
+        batches = [t.prepare(self._done + i) for i in range(n)]
+        self._done += n
+        t.drain()
+        wall, every = time.perf_counter(), time.process_time()
+        for batch in batches:
+            loss = t.step(batch)
+        t.drain()
+        every, wall = time.process_time() - every, time.perf_counter() - wall
+        return {"wall": 1e3 * wall / n, "cpu": 1e3 * every / n, "loss": float(loss)}
+
+    def do_quit(self) -> Reply:
+        raise SystemExit(0)
+
+    def run(self, hello: Reply) -> None:
+        with os.fdopen(int(os.environ["BENCH_REPLY"]), "w", buffering=1) as out:
+            out.write(json.dumps(hello) + "\n")
+            for line in sys.stdin:
+                ask = json.loads(line)
+                try:
+                    reply = getattr(self, "do_" + ask.pop("do"))(**ask)
+                except Exception as e:
+                    traceback.print_exc()
+                    reply = {"error": f"{type(e).__name__}: {e}"[:400]}
+                out.write(json.dumps(reply) + "\n")

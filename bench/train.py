@@ -1,0 +1,123 @@
+"""What one training step costs: this backend beside native CPU, TorchTPU and JAX, on one core, in one run.
+
+    python -m bench.train [--models mlp,resnet,gpt] [--attention math|sdpa|both] [--torchtpu-python ... --torchtpu-forward ...]
+    python -m bench.train --first-step     # from the start of a process to its first GPT step, the disk cache warm
+
+All start from the same weights and see the same batches; the losses of the first three steps must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+import time
+
+from bench import models, pool
+
+TOLERANCE = 1e-3  # absolute, on losses of 2 to 6
+
+
+def names(args: argparse.Namespace) -> list[str]:
+    """--models with `gpt` spelled out by --attention."""
+    kinds = ("math", "sdpa") if args.attention == "both" else (args.attention,)
+    out: list[str] = []
+    for m in args.models.split(","):
+        out += [f"gpt-{k}" for k in kinds] if m == "gpt" else [m]
+    if unknown := set(out) - set(models.MODELS):
+        sys.exit(f"--models: unknown {', '.join(sorted(unknown))}")
+    return out
+
+
+def disagreement(losses: dict[str, list[float]]) -> list[str]:
+    """One line for each contestant whose first losses are not the first one's."""
+    (reference, expected), *others = losses.items()
+    bad = []
+    for name, got in others:
+        if any(not abs(a - b) <= TOLERANCE for a, b in zip(expected, got, strict=True)):  # NaN too
+            bad.append(f"{name} {got} v. {reference} {expected}")
+    return bad
+
+
+def run_model(workers: pool.Pool, model: str, args: argparse.Namespace) -> dict[str, pool.Reply]:
+    loaded = {c.name: reply for c in workers.contestants if (reply := workers.ask(c, "load", model=model))}
+    samples: dict[str, list[pool.Reply]] = {name: [] for name in loaded}
+    group = max(1, round(models.MODELS[model].group * args.scale))
+    for _ in range(args.rounds):
+        for c in workers.contestants:
+            if c.name in loaded and (reply := workers.ask(c, "steps", n=group)):
+                samples[c.name].append(reply)
+    return {name: {"load": loaded[name], "samples": samples[name]} for name in loaded}
+
+
+def first_step(args: argparse.Namespace) -> None:
+    """Each contestant three times in fresh processes; the first fills its disk cache and is not counted."""
+    model = names(args)[-1]
+    with tempfile.TemporaryDirectory(prefix="bench-cache-") as root:
+        caches = {
+            "tpu": {"TORCH_TPU_CACHE_DIR": f"{root}/tpu"},
+            "torchtpu": {"TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": f"{root}/torchtpu"},
+            "jax": {"JAX_COMPILATION_CACHE_DIR": f"{root}/jax", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+        }
+        who = [dataclasses.replace(c, env={**c.env, **caches.get(c.family, {})}) for c in pool.contestants(args)]
+        seconds: dict[str, list[float]] = {c.name: [] for c in who}
+        notes = {}
+        for _ in range(args.rounds + 1):
+            for c in who:
+                workers = pool.Pool([c], args.cpu, args.timeout)
+                begin = time.monotonic()
+                if workers.ask(c, "load", model=model, steps=1):
+                    seconds[c.name].append(time.monotonic() - begin)
+                workers.close()
+                notes |= workers.notes
+    rows: list[pool.Row] = [
+        ("cold cache", {name: s[0] if s else None for name, s in seconds.items()}),
+        ("warm cache, median", {name: pool.median(s[1:]) for name, s in seconds.items()}),
+    ]
+    pool.print_table(f"Seconds from the start of the process to the end of its first step, {models.MODELS[model].title}, one core", rows, who)
+    for what, why in notes.items():
+        print(f"  - {what}: {why}")
+    pool.save("first-step", args, {"seconds": seconds, "notes": notes})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    pool.add_arguments(parser)
+    parser.add_argument("--models", default="mlp,resnet,gpt")
+    parser.add_argument("--attention", choices=("math", "sdpa", "both"), default="both", help="TorchTPU cannot run SDPA on a CPU plugin")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of steps in a group")
+    parser.add_argument("--first-step", action="store_true")
+    args = parser.parse_args()
+    if args.first_step:
+        first_step(args)
+        return
+    who = pool.contestants(args)
+    workers = pool.Pool(who, args.cpu, args.timeout)
+    result, bad, missing = {}, [], []
+    wall: list[pool.Row] = []
+    cpu: list[pool.Row] = []
+    for model in names(args):
+        result[model] = got = run_model(workers, model, args)
+        for rows, key in ((wall, "wall"), (cpu, "cpu")):
+            rows.append((models.MODELS[model].title, {n: pool.median(r[key] for r in g["samples"]) for n, g in got.items()}))
+        losses = {n: got[n]["load"]["losses"] for n in sorted(got, key=lambda n: n != "cpu")}
+        bad += [f"{model}: {line}" for line in disagreement(losses)] if losses else []
+        missing += [model] if any(c.family == "tpu" for c in who) and not any(n.split(":")[0] == "tpu" for n in got) else []
+        pool.print_table(f"{models.MODELS[model].title}: ms a step", [("wall", wall[-1][1]), ("CPU", cpu[-1][1])], who)
+        sys.stdout.flush()
+    workers.close()
+    pool.print_table(f"Wall ms a training step, median of {args.rounds} groups, one core", wall, who)
+    pool.print_table("CPU ms a training step, all threads", cpu, who)
+    workers.print_notes()
+    pool.save("train", args, {"models": result, "notes": workers.notes})
+    for line in bad:
+        print(f"LOSSES DISAGREE (first three steps, more than {TOLERANCE}): {line}", file=sys.stderr)
+    if missing:
+        print(f"tpu did not run: {', '.join(missing)}", file=sys.stderr)
+    if bad or missing:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

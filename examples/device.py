@@ -1,0 +1,45 @@
+"""What the examples ask of a device. Only this file knows torch.tpu; everything else is plain PyTorch."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--device", default="tpu", help="any PyTorch device; default tpu")
+    return p
+
+
+def synchronize(device: str) -> None:
+    """Wait until everything queued is done; a host without an accelerator has nothing to wait for."""
+    if torch.device(device).type != "cpu":
+        torch.accelerator.synchronize()
+
+
+def name(device: str) -> str:
+    return f"tpu: {torch.tpu.get_device_name()}" if torch.device(device).type == "tpu" else device
+
+
+class Compiling:
+    """Programs compiled, programs read from the disk cache, and seconds spent on both, since this object was made."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.before = self._now()
+
+    def _now(self) -> dict[str, float]:
+        return torch.tpu.compile_stats() if torch.device(self.device).type == "tpu" else {}
+
+    def __str__(self) -> str:
+        since = {k: v - self.before.get(k, 0) for k, v in self._now().items()}
+        if not since:
+            return "nothing to compile"
+        return f"{since['programs']:.0f} programs compiled, {since['loaded']:.0f} read from the cache, {since['seconds']:.1f} s in all"
+
+
+def fallbacks(device: str) -> dict[str, int]:
+    """Ops that ran on the CPU for want of a lowering, with how often; empty is the aim."""
+    return dict(torch.tpu.fallbacks()) if torch.device(device).type == "tpu" else {}
