@@ -1,6 +1,6 @@
 """What one small op costs: this backend beside native CPU, TorchTPU and JAX, on one core, in one run.
 
-    python -m bench.dispatch [--torchtpu-python ... --torchtpu-forward ...] [--jax-python ...]
+python -m bench.dispatch [--torchtpu-python ... --torchtpu-forward ...] [--jax-python ...]
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ def print_imports(args: argparse.Namespace) -> dict[str, dict[str, float | None]
     for name, c in costs.items():
         more = [c[k] - base[k] if c[k] is not None and base[k] is not None else None for k in ("cpu", "rss")]  # type: ignore[operator]
         body.append([name, *(pool.number(x) for x in (c["cpu"], more[0], c["rss"], more[1]))])
-    print("\n`import torch` with the backend autoloaded\n")
-    print(pool.tabulate(body, headers=["", "CPU s", "more", "MiB", "more"], tablefmt="github", disable_numparse=True, stralign="right"))
+    pool.print_body("`import torch` with the backend autoloaded", body, ["CPU s", "more", "MiB", "more"])
     return costs
 
 
@@ -80,13 +79,16 @@ def main() -> None:
     for _ in range(args.rounds):
         for op in ops:
             for c in who:
-                if f"{c.name}, op {op} {args.scale}" not in workers.notes and (reply := workers.ask(c, "op", name=op, scale=args.scale)):
+                if f"{c.name}, op {op} {args.scale}" not in workers.notes and (
+                    reply := workers.ask(c, "op", name=op, scale=args.scale)
+                ):
                     samples[op][c.name].append(reply)
     workers.close()
     rows: list[pool.Row] = [
-        (label, {name: pool.median(r[key] for r in replies) for name, replies in samples[op].items()}) for label, (op, key) in ROWS.items()
+        (label, {name: pool.median(r[key] for r in replies) for name, replies in samples[op].items()})
+        for label, (op, key) in ROWS.items()
     ]
-    title = f"16 float32, microseconds an op, median of {args.rounds} rounds, one core; wall and all-threads CPU until the device is idle"
+    title = f"16 float32, microseconds an op until the device is idle, median of {args.rounds} rounds, one core"
     pool.print_table(title, rows, who)
     workers.print_notes()
     imports = {} if args.no_import else print_imports(args)

@@ -7,6 +7,7 @@ Names and layouts are PyTorch's: a linear weight is (out, in), a convolution wei
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -72,7 +73,7 @@ def _linear(weights: Weights, rng: np.random.Generator, name: str, out: int, inp
 
 def mlp_weights() -> Weights:
     rng, weights = np.random.default_rng(11), Weights()
-    for i, (inp, out) in enumerate(zip(MLP_WIDTHS, MLP_WIDTHS[1:], strict=False)):
+    for i, (inp, out) in enumerate(itertools.pairwise(MLP_WIDTHS)):
         _linear(weights, rng, str(i), out, inp, (2 / inp) ** 0.5)
     return weights
 

@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,9 +47,8 @@ class Worker:
     def __init__(self, who: Contestant, cpu: int, timeout: float) -> None:
         self.who, self.timeout = who, timeout
         replies, theirs = os.pipe()
-        self.log = tempfile.TemporaryFile("w+")
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115, lives as long as the worker
         env = {**os.environ, **ONE_THREAD, **who.env, "BENCH_REPLY": str(theirs), "PYTHONPATH": str(ROOT)}
-        self.started = time.monotonic()
         self.process = subprocess.Popen(
             who.command, stdin=subprocess.PIPE, stdout=self.log, stderr=self.log, text=True, env=env, cwd=ROOT,
             pass_fds=(theirs,), preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
@@ -122,7 +120,9 @@ class Pool:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run", default="cpu,tpu,torchtpu,jax", help="families that take part; a peer whose Python is not given does not")
+    parser.add_argument(
+        "--run", default="cpu,tpu,torchtpu,jax", help="families that take part; a peer whose Python is not given does not"
+    )
     parser.add_argument("--modes", default="strict,fuse", help="of tpu and torchtpu: strict, fuse, compile")
     parser.add_argument("--torchtpu-python", help="python of an environment with torch_tpu 0.2.0")
     parser.add_argument("--torchtpu-forward", help="libforward.so, built from bench/peer/forward.c")
@@ -153,18 +153,18 @@ def torchtpu_env(args: argparse.Namespace) -> dict[str, str]:
 
 def contestants(args: argparse.Namespace, worker: str = "worker") -> list[Contestant]:
     """Who takes part, in the order of the tables' columns. `worker` is the ending of the module that each runs."""
-    found = []
+    found: list[Contestant] = []
     families, modes = args.run.split(","), args.modes.split(",")
     if unknown := set(families) - {"cpu", "tpu", "torchtpu", "jax"}:
         sys.exit(f"--run: unknown {', '.join(sorted(unknown))}")
     torch_module, jax_module = f"bench.torch_{worker}", f"bench.jax_{worker}"
     for mode in modes if "tpu" in families else ():
-        command = (sys.executable, "-m", torch_module, "--device", "tpu", "--mode", mode)
+        command: tuple[str, ...] = (sys.executable, "-m", torch_module, "--device", "tpu", "--mode", mode)
         found.append(Contestant("tpu" if mode == "strict" else f"tpu:{mode}", command, {}))
     if "cpu" in families:
         found.append(Contestant("cpu", (sys.executable, "-m", torch_module), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}))
     for mode in modes if "torchtpu" in families and args.torchtpu_python else ():
-        command = (args.torchtpu_python, "-m", torch_module, "--device", "tpu", "--setup", "torchtpu", "--mode", mode)
+        command = (str(args.torchtpu_python), "-m", torch_module, "--device", "tpu", "--setup", "torchtpu", "--mode", mode)
         found.append(Contestant("torchtpu" if mode == "strict" else f"torchtpu:{mode}", command, torchtpu_env(args)))
     if "jax" in families and args.jax_python:
         found.append(Contestant("jax", (args.jax_python, "-m", jax_module), {"JAX_PLATFORMS": "cpu"}))
@@ -185,6 +185,11 @@ def number(x: float | None) -> str:
 Row = tuple[str, dict[str, float | None]]
 
 
+def print_body(title: str, body: list[list[str]], columns: list[str]) -> None:
+    print(f"\n{title}\n")
+    print(tabulate(body, headers=["", *columns], tablefmt="github", disable_numparse=True, stralign="right"))
+
+
 def print_table(title: str, rows: list[Row], who: list[Contestant]) -> None:
     """A column for each contestant, then how many times what the best mode of tpu needs the best mode of each other family needs
     (above 1: tpu is ahead)."""
@@ -200,8 +205,7 @@ def print_table(title: str, rows: list[Row], who: list[Contestant]) -> None:
         return f"{theirs / ours:.2f}" if theirs is not None and ours else "-"
 
     body = [[label, *(number(row.get(n)) for n in names), *(ratio(row, f) for f in others)] for label, row in rows]
-    print(f"\n{title}\n")
-    print(tabulate(body, headers=["", *names, *(f"{f}/tpu" for f in others)], tablefmt="github", disable_numparse=True, stralign="right"))
+    print_body(title, body, [*names, *(f"{f}/tpu" for f in others)])
 
 
 def save(name: str, args: argparse.Namespace, result: dict[str, Any]) -> None:

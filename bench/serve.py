@@ -1,5 +1,5 @@
-"""A worker's side of the conversation with pool.py: one JSON object a line in on standard input, one out on the pipe whose number is
-in BENCH_REPLY (standard output is left to whatever the frameworks print)."""
+"""A worker's side of the conversation with pool.py: one JSON object a line in on standard input, one out on the pipe whose number
+is in BENCH_REPLY (standard output is left to whatever the frameworks print)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def per_op(body: Callable[[], object], n: int, drain: Callable[[], object]) -> R
 
 
 class Trainer:
-    """One model being trained: `prepare(step)` makes that step's batch on the device, `step(batch)` queues it and returns its loss."""
+    """A model being trained: `prepare(step)` makes a step's batch on the device, `step(batch)` queues it and returns its loss."""
 
     def prepare(self, step: int) -> Any:
         raise NotImplementedError

@@ -15,7 +15,7 @@ Parameters = dict[str, torch.Tensor]
 
 
 def register(setup: str) -> None:
-    """TorchTPU registers itself only where it sees a TPU on the PCI bus; beside a CPU plugin its private initialiser must be called."""
+    """TorchTPU registers itself only where it sees a TPU on the PCI bus; beside a CPU plugin its private initialiser is called."""
     if setup == "torchtpu":
         from torch_tpu import _loader
 
@@ -24,7 +24,7 @@ def register(setup: str) -> None:
 
 def choose_mode(mode: str) -> None:
     """Both backends name their modes alike. A compiled function runs in strict mode around its graphs."""
-    tpu = torch.tpu  # type: ignore[attr-defined]
+    tpu: Any = torch.get_device_module("tpu")
     tpu.eager_mode = tpu.EagerMode.DEFER_AND_FUSE if mode == "fuse" else tpu.EagerMode.DEFER_NEVER
 
 
@@ -55,12 +55,11 @@ def gpt(p: Parameters, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor | No
 
     h = F.embedding(x, p["token.weight"]) + p["position.weight"]
     for i in range(size.layers):
-        heads = linear(p, f"{i}.qkv", norm(f"{i}.norm1", h)).view(b, t, 3, size.heads, size.width // size.heads).permute(2, 0, 3, 1, 4)
+        heads = (
+            linear(p, f"{i}.qkv", norm(f"{i}.norm1", h)).view(b, t, 3, size.heads, size.width // size.heads).permute(2, 0, 3, 1, 4)
+        )
         q, k, v = heads.unbind(0)
-        if mask is None:
-            a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            a = softmax_attention(q, k, v, mask)
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True) if mask is None else softmax_attention(q, k, v, mask)
         h = h + linear(p, f"{i}.proj", a.transpose(1, 2).reshape(b, t, size.width))
         h = h + linear(p, f"{i}.down", F.gelu(linear(p, f"{i}.up", norm(f"{i}.norm2", h)), approximate="tanh"))
     return F.cross_entropy(F.linear(norm("norm", h), p["head.weight"]).flatten(0, 1), y.flatten())

@@ -62,7 +62,7 @@ def first_step(args: argparse.Namespace) -> None:
         }
         who = [dataclasses.replace(c, env={**c.env, **caches.get(c.family, {})}) for c in pool.contestants(args)]
         seconds: dict[str, list[float]] = {c.name: [] for c in who}
-        notes = {}
+        notes: dict[str, str] = {}
         for _ in range(args.rounds + 1):
             for c in who:
                 workers = pool.Pool([c], args.cpu, args.timeout)
@@ -75,7 +75,9 @@ def first_step(args: argparse.Namespace) -> None:
         ("cold cache", {name: s[0] if s else None for name, s in seconds.items()}),
         ("warm cache, median", {name: pool.median(s[1:]) for name, s in seconds.items()}),
     ]
-    pool.print_table(f"Seconds from the start of the process to the end of its first step, {models.MODELS[model].title}, one core", rows, who)
+    pool.print_table(
+        f"Seconds from the start of the process to the end of its first step, {models.MODELS[model].title}, one core", rows, who
+    )
     for what, why in notes.items():
         print(f"  - {what}: {why}")
     pool.save("first-step", args, {"seconds": seconds, "notes": notes})
@@ -85,7 +87,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     pool.add_arguments(parser)
     parser.add_argument("--models", default="mlp,resnet,gpt")
-    parser.add_argument("--attention", choices=("math", "sdpa", "both"), default="both", help="TorchTPU cannot run SDPA on a CPU plugin")
+    parser.add_argument(
+        "--attention", choices=("math", "sdpa", "both"), default="both", help="TorchTPU cannot run SDPA on a CPU plugin"
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of steps in a group")
     parser.add_argument("--first-step", action="store_true")
     args = parser.parse_args()

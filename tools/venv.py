@@ -55,7 +55,7 @@ def probe(python: str) -> tuple[str, list[str]] | None:
 def check_tools() -> None:
     """Everything that a fresh machine may lack, named at once."""
     missing = []
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036, run before anything is installed
         sys.exit(f"python3 is {sys.version.split()[0]}; 3.11 or newer is needed. Name another: make demo PYTHON=python3.12")
     if not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").exists():
         missing.append("python3-dev")
@@ -76,8 +76,8 @@ def main(venv: pathlib.Path) -> None:
     if not (venv / "bin" / "python").exists():
         run(python, "-m", "venv", str(venv))
     inner = str(venv / "bin" / "python")
-    purelib = subprocess.run([inner, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True, check=True)
-    pth = pathlib.Path(purelib.stdout.strip()) / PTH
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    pth = pathlib.Path(subprocess.run([inner, "-c", where], capture_output=True, text=True, check=True).stdout.strip()) / PTH
     pip = [inner, "-m", "pip", "install", "--disable-pip-version-check", "-q"]
 
     have = probe(inner)
