@@ -618,7 +618,7 @@ ttc_status shlo_finish(shlo *b, char **text, ttc_error *err) {
   ttc__str s;
   ttc__str_init(&s, MAX_TEXT + (1 << 20));
   put_signature(b, &s);
-  ttc__str_add(&b->body, "    return ");
+  ttc__str_add(&b->body, b->nresult > 0 ? "    return " : "    return");
   put_values(b, b->nresult, b->results);
   ttc__str_addn(&s, ttc__str_get(&b->body), b->body.len);
   if (b->nresult > 0) {

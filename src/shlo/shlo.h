@@ -36,7 +36,8 @@ void shlo_comment(shlo *b, const char *text);
 /* Parameters come first, before any operation; alias_output >= 0 donates the parameter to that result. */
 ttc_val shlo_param(shlo *b, ttc_dtype dtype, int ndim, const int64_t *dims);
 void shlo_param_alias(shlo *b, int param, int output);
-/* The results; then the module text (free() it). TTC_INVALID_ARGUMENT with the first noted cause if anything was poisoned. */
+/* The results; then, once, the module text (free() it). TTC_INVALID_ARGUMENT with the first noted cause if anything was poisoned.
+ */
 void shlo_result(shlo *b, ttc_val v);
 ttc_status shlo_finish(shlo *b, char **text, ttc_error *err);
 /* Note an error from a rule: "cholesky wants a square matrix". Returns poison. */

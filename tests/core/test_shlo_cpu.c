@@ -161,6 +161,7 @@ static void test_const(void) {
   out(&p, "empty table", shlo_const_table(b, TTC_S32, 0, NULL), 0, NONE);
   out(&p, "empty", shlo_const_f(b, TTC_F32, 1, DIMS(3, 0)), 0, NONE);
   out(&p, "iota", shlo_iota(b, TTC_S16, 1, DIMS(2, 3)), 0, WANT(0, 1, 2, 0, 1, 2));
+  out(&p, "iota empty", shlo_iota(b, TTC_F32, 0, DIMS(2, 0)), 0, NONE);
   out(&p, "imag", shlo_1(b, SHLO_IMAG, shlo_const_f(b, TTC_C128, 2, DIMS(1))), 0, WANT(0));
   run(&p);
 }
@@ -551,6 +552,185 @@ static void test_conv(void) {
   run(&p);
 }
 
+/* ---- gather, scatter */
+
+static void test_gather(void) {
+  prog p = begin("gather");
+  shlo *b = p.b;
+  ttc_val x = IN_F32(&p, DIMS(3, 2), 1, 2, 3, 4, 5, 6), i = IN_S64(&p, DIMS(2, 2), 2, 0, 0, 1),
+          z = in(&p, TTC_F32, DIMS(0, 2), NULL);
+  ttc_val none = in(&p, TTC_S32, DIMS(0), NULL), far = IN_S32(&p, DIMS(2), -5, 9), i8 = IN_U8(&p, SCALAR, 1);
+  out(&p, "take rows", shlo_take(b, x, i, 0), 0, WANT(5, 6, 1, 2, 1, 2, 3, 4));
+  out(&p, "take columns", shlo_take(b, x, shlo_slice_axis(b, i, 0, 1, 2), 1), 0, WANT(1, 2, 3, 4, 5, 6));
+  out(&p, "take scalar", shlo_take(b, x, i8, 0), 0, WANT(3, 4));
+  out(&p, "take clamped", shlo_take(b, x, far, 0), 0, WANT(1, 2, 5, 6));
+  out(&p, "take none", shlo_take(b, x, none, 0), 0, NONE);
+  out(&p, "take none of none", shlo_take(b, z, none, 0), 0, NONE);
+  out(&p, "take empty rows", shlo_take(b, shlo_slice_axis(b, x, 1, 0, 0), i, 0), 0, NONE);
+  /* x[i[k][0], i[k][1]] */
+  shlo_gather_spec points = {
+      .ncollapsed = 2, .collapsed = {0, 1}, .nindex = 2, .index_map = {0, 1}, .index_vector_axis = 1, .slice_sizes = {1, 1}};
+  out(&p, "points", shlo_gather(b, x, i, &points), 0, WANT(5, 2));
+  /* y[k, j] = x'[k, i'[k, j]], k a batch axis: torch.gather along 1. */
+  shlo_gather_spec along = {.nbatch = 1,
+                            .operand_batch = {0},
+                            .index_batch = {0},
+                            .ncollapsed = 1,
+                            .collapsed = {1},
+                            .nindex = 1,
+                            .index_map = {1},
+                            .index_vector_axis = 2,
+                            .slice_sizes = {1, 1}};
+  ttc_val at = shlo_concat(b, 2, (const ttc_val[]){i, shlo_const_i(b, TTC_S64, 1, DIMS(1, 2))}, 0);
+  out(&p, "batched",
+      shlo_gather(b, x, shlo_clamp(b, shlo_const_i(b, TTC_S64, 0, SCALAR), at, shlo_const_i(b, TTC_S64, 1, SCALAR)), &along), 0,
+      WANT(2, 1, 3, 4, 6, 6));
+  /* A window of 2x1 at a runtime place. */
+  shlo_gather_spec window = {.noffset = 2, .offset_dims = {0, 1}, .nindex = 2, .index_map = {0, 1}, .slice_sizes = {2, 1}};
+  out(&p, "window", shlo_gather(b, x, shlo_const_table(b, TTC_S32, 2, I64(1, 1)), &window), 0, WANT(4, 6));
+  run(&p);
+}
+
+static void test_scatter(void) {
+  prog p = begin("scatter");
+  shlo *b = p.b;
+  ttc_val x = IN_F32(&p, DIMS(3, 2), 1, 2, 3, 4, 5, 6), i = IN_S32(&p, DIMS(3), 2, 0, 2),
+          u = IN_F32(&p, DIMS(3, 2), 10, 20, 30, 40, 50, 60);
+  ttc_val far = IN_S32(&p, DIMS(3), -1, 1, 7), z = in(&p, TTC_F32, DIMS(0, 2), NULL), none = in(&p, TTC_S32, DIMS(0), NULL);
+  ttc_val t = IN_BOOL(&p, DIMS(3), false, true, false);
+  shlo_scatter_spec rows = {
+      .nwindow = 1, .update_window = {1}, .ninserted = 1, .inserted = {0}, .nindex = 1, .index_map = {0}, .index_vector_axis = 1};
+  shlo_scatter_spec items = {.ninserted = 1, .inserted = {0}, .nindex = 1, .index_map = {0}, .index_vector_axis = 1};
+  out(&p, "add", shlo_scatter(b, SHLO_SCATTER_ADD, x, i, u, &rows), 0, WANT(31, 42, 3, 4, 65, 86));
+  out(&p, "set", shlo_scatter(b, SHLO_SCATTER_SET, x, i, u, &rows), 0, WANT(30, 40, 3, 4, 50, 60));
+  out(&p, "mul", shlo_scatter(b, SHLO_SCATTER_MUL, x, i, u, &rows), 0, WANT(30, 80, 3, 4, 2500, 7200));
+  out(&p, "max", shlo_scatter(b, SHLO_SCATTER_MAX, x, i, u, &rows), 0, WANT(30, 40, 3, 4, 50, 60));
+  out(&p, "min", shlo_scatter(b, SHLO_SCATTER_MIN, x, i, u, &rows), 0, WANT(1, 2, 3, 4, 5, 6));
+  out(&p, "outside", shlo_scatter(b, SHLO_SCATTER_ADD, x, far, u, &rows), 0, WANT(1, 2, 33, 44, 5, 6));
+  out(&p, "into none", shlo_scatter(b, SHLO_SCATTER_ADD, z, i, u, &rows), 0, NONE);
+  out(&p, "none", shlo_scatter(b, SHLO_SCATTER_ADD, x, none, z, &rows), 0, WANT(1, 2, 3, 4, 5, 6));
+  out(&p, "bool or", shlo_scatter(b, SHLO_SCATTER_ADD, shlo_const_like(b, t, 0), i, t, &items), 0, WANT(1, 0, 0));
+  out(&p, "bool set", shlo_scatter(b, SHLO_SCATTER_SET, shlo_const_like(b, t, 1), i, t, &items), 0, WANT(1, 1, 0));
+  out(&p, "i64", shlo_scatter(b, SHLO_SCATTER_ADD, shlo_convert(b, t, TTC_S64), i, shlo_const_i(b, TTC_S64, 5, DIMS(3)), &items), 0,
+      WANT(5, 1, 10));
+  /* x[k, i[k]] += u[k, 0], k a batch axis. */
+  shlo_scatter_spec along = {.ninserted = 1,
+                             .inserted = {1},
+                             .nbatch = 1,
+                             .operand_batch = {0},
+                             .index_batch = {0},
+                             .nindex = 1,
+                             .index_map = {1},
+                             .index_vector_axis = 1};
+  ttc_val j = shlo_const_table(b, TTC_S32, 3, I64(1, 0, 1));
+  out(&p, "batched", shlo_scatter(b, SHLO_SCATTER_ADD, x, j, shlo_const_table(b, TTC_F32, 3, I64(10, 20, 30)), &along), 0,
+      WANT(1, 12, 23, 4, 5, 36));
+  run(&p);
+}
+
+/* ---- order, control */
+
+static void test_sort(void) {
+  prog p = begin("sort");
+  shlo *b = p.b;
+  ttc_val x = IN_F32(&p, DIMS(6), 2, NAN, -0.0f, 0, -INFINITY, 5), k = shlo_iota(b, TTC_S64, 0, DIMS(6)), r[2], xs[2] = {x, k};
+  shlo_sort(b, 2, xs, 0, false, r);
+  out(&p, "up", r[0], 0, WANT(-INFINITY, -0.0, 0, 2, 5, NAN));
+  out(&p, "up places", r[1], 0, WANT(4, 2, 3, 0, 5, 1));
+  shlo_sort(b, 2, xs, 0, true, r);
+  out(&p, "down places", r[1], 0, WANT(1, 5, 0, 2, 3, 4));
+  ttc_val i = shlo_reshape(b, shlo_const_table(b, TTC_S8, 6, I64(3, 1, 2, -5, 7, 0)), DIMS(2, 3));
+  shlo_sort(b, 1, &i, 0, false, r);
+  out(&p, "columns", r[0], 0, WANT(-5, 1, 0, 3, 7, 2));
+  shlo_sort(b, 1, &i, 1, true, r);
+  out(&p, "rows", r[0], 0, WANT(3, 2, 1, 7, 0, -5));
+  ttc_val t = shlo_convert(b, i, TTC_BOOL), e = shlo_slice_axis(b, i, 1, 1, 1), s = shlo_const_i(b, TTC_S32, 4, SCALAR);
+  shlo_sort(b, 1, &t, 1, false, r);
+  out(&p, "bool", r[0], 0, WANT(1, 1, 1, 0, 1, 1));
+  shlo_sort(b, 1, &e, 1, false, r);
+  out(&p, "empty", r[0], 0, NONE);
+  shlo_sort(b, 1, &s, 0, false, r);
+  out(&p, "scalar", r[0], 0, WANT(4));
+  ttc_val h = shlo_convert(b, x, TTC_BF16);
+  shlo_sort(b, 1, &h, 0, true, r);
+  out(&p, "bf16 down", r[0], 0, WANT(NAN, 5, 2, -0.0, 0, -INFINITY));
+  run(&p);
+}
+
+/* state: (step, sum); the limit is a value from outside the loop. */
+static void below(shlo *b, void *ctx, const ttc_val *a, ttc_val *r) {
+  r[0] = shlo_compare(b, SHLO_LT, a[0], *(const ttc_val *)ctx);
+}
+
+static void step(shlo *b, void *ctx, const ttc_val *a, ttc_val *r) {
+  ttc_val limit = shlo_convert(b, *(const ttc_val *)ctx, TTC_F32);
+  r[0] = shlo_add(b, a[0], shlo_const_like(b, a[0], 1));
+  /* a reduction inside, so that regions nest */
+  ttc_val row = shlo_broadcast_to(b, shlo_add(b, shlo_convert(b, a[0], TTC_F32), limit), DIMS(2));
+  r[1] = shlo_add(b, a[1], shlo_reduce(b, SHLO_SUM, row, AXES(0)));
+}
+
+static void test_while(void) {
+  prog p = begin("while");
+  shlo *b = p.b;
+  ttc_val n = IN_S32(&p, SCALAR, 4), state[2] = {shlo_const_i(b, TTC_S32, 1, SCALAR), shlo_const_f(b, TTC_F32, 0.5, SCALAR)};
+  shlo_while(b, 2, state, below, step, &n, state);
+  out(&p, "steps", state[0], 0, WANT(4));
+  out(&p, "sum", state[1], 0, WANT(36.5)); /* 0.5 + 2 (5 + 6 + 7) */
+  run(&p);
+}
+
+/* ---- linear algebra, transforms */
+
+static void test_linalg(ttc_dtype d) {
+  prog p = begin("linalg");
+  shlo *b = p.b;
+  double tol = d == TTC_F32 || d == TTC_C64 ? 1e-5 : 1e-12;
+  ttc_val a = in(&p, TTC_F64, DIMS(2, 2), (const double[]){4, 2, 2, 5}),
+          r = in(&p, TTC_F64, DIMS(2, 2), (const double[]){2, 4, 3, 10});
+  ttc_val l = shlo_cholesky(b, shlo_convert(b, a, d), true);
+  r = shlo_convert(b, r, d);
+  ttc_val mask = shlo_compare(b, SHLO_GE, shlo_iota(b, TTC_S32, 0, DIMS(2, 2)), shlo_iota(b, TTC_S32, 1, DIMS(2, 2)));
+  l = shlo_select(b, mask, l, shlo_const_like(b, l, 0)); /* the other triangle is undefined: [[2, 0], [1, 2]] */
+  out(&p, "cholesky", l, tol, WANT(2, 0, 1, 2));
+  out(&p, "solve", shlo_triangular_solve(b, l, r, true, true, false, false, false), tol, WANT(1, 2, 1, 4));
+  out(&p, "solve transposed", shlo_triangular_solve(b, l, r, true, true, false, true, false), tol, WANT(0.25, -0.5, 1.5, 5));
+  out(&p, "solve right", shlo_triangular_solve(b, l, r, false, true, false, false, false), tol, WANT(0, 2, -1, 5));
+  out(&p, "solve unit", shlo_triangular_solve(b, l, r, true, true, true, false, false), tol, WANT(2, 4, 1, 6));
+  ttc_val e = shlo_const_i(b, d, 0, DIMS(3, 0, 0)), batch = shlo_broadcast_to(b, l, DIMS(2, 2, 2));
+  out(&p, "cholesky none", shlo_cholesky(b, e, true), 0, NONE);
+  out(&p, "solve none", shlo_triangular_solve(b, e, e, true, true, false, false, false), 0, NONE);
+  out(&p, "solve batch", shlo_triangular_solve(b, batch, shlo_broadcast_to(b, r, DIMS(2, 2, 2)), true, true, false, false, false),
+      tol, WANT(1, 2, 1, 4, 1, 2, 1, 4));
+  if (ttc__is_complex(d)) {
+    /* 1x1 [[i]]: x = 1/i = -i; conjugated, transposed or not, x = i */
+    ttc_dtype real = ttc__dtype_real(d);
+    ttc_val i = shlo_complex(b, shlo_const_f(b, real, 0, DIMS(1, 1)), shlo_const_f(b, real, 1, DIMS(1, 1))),
+            one = shlo_const_like(b, i, 1);
+    out(&p, "i", shlo_1(b, SHLO_IMAG, shlo_triangular_solve(b, i, one, true, true, false, false, false)), tol, WANT(-1));
+    out(&p, "conj", shlo_1(b, SHLO_IMAG, shlo_triangular_solve(b, i, one, true, true, false, false, true)), tol, WANT(1));
+    out(&p, "adjoint", shlo_1(b, SHLO_IMAG, shlo_triangular_solve(b, i, one, true, true, false, true, true)), tol, WANT(1));
+  }
+  run(&p);
+}
+
+static void test_fft(ttc_dtype real) {
+  prog p = begin("fft");
+  shlo *b = p.b;
+  double tol = real == TTC_F32 ? 1e-6 : 1e-14;
+  ttc_val x = shlo_convert(b, in(&p, TTC_F64, DIMS(4), (const double[]){1, 2, 3, 5}), real),
+          c = shlo_convert(b, x, ttc__dtype_complex(real));
+  ttc_val f = shlo_fft(b, c, SHLO_FFT, 1, I64(4)), h = shlo_fft(b, x, SHLO_RFFT, 1, I64(4)), m = shlo_reshape(b, c, DIMS(2, 2));
+  out(&p, "re", f, tol, WANT(11, -2, -3, -2));
+  out(&p, "im", shlo_1(b, SHLO_IMAG, f), tol, WANT(0, 3, 0, -3));
+  out(&p, "inverse", shlo_fft(b, f, SHLO_IFFT, 1, I64(4)), tol, WANT(1, 2, 3, 5));
+  out(&p, "half", h, tol, WANT(11, -2, -3));
+  out(&p, "half inverse", shlo_fft(b, h, SHLO_IRFFT, 1, I64(4)), tol, WANT(1, 2, 3, 5));
+  out(&p, "two axes", shlo_fft(b, m, SHLO_FFT, 2, I64(2, 2)), tol, WANT(11, -3, -5, 1));
+  out(&p, "none", shlo_fft(b, shlo_const_f(b, real, 0, DIMS(0, 4)), SHLO_RFFT, 1, I64(4)), 0, NONE);
+  run(&p);
+}
+
 static bool find(char *path, size_t size) {
   const char *named = getenv("TTC_CPU_PLUGIN");
   pjrt_choice choice;
@@ -586,6 +766,16 @@ int main(void) {
   test_window();
   test_dot();
   test_conv();
+  test_gather();
+  test_scatter();
+  test_sort();
+  test_while();
+  test_linalg(TTC_F32);
+  test_linalg(TTC_F64);
+  test_linalg(TTC_C64);
+  test_linalg(TTC_C128);
+  test_fft(TTC_F32);
+  test_fft(TTC_F64);
   for (ttc_dtype d = TTC_F16; d <= TTC_F64; d++) {
     test_math(d);
     test_special(d);
