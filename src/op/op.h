@@ -34,7 +34,7 @@ typedef struct ttc_op_row {
 
 /* One array a family; table.c collects them. */
 #define TTC__FAMILIES(X)                                                                                                       \
-  X(unary)                                                                                                                     \
+  X(unary) X(act) X(special)                                                                                                   \
   X(binary) X(compare) X(cast) X(fill) X(view) X(reduce) X(scan) X(sort) X(matmul) X(conv) X(pool) X(pad) X(resample) X(index) \
       X(norm) X(softmax) X(loss) X(attention) X(rng) X(foreach) X(optim) X(linalg) X(fft) X(rnn) X(misc)
 #define TTC__DECLARE(f)                      \
