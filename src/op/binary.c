@@ -33,7 +33,8 @@ static pair load_rounded(shlo *b, ttc_lower *c) {
 
 /* v · (number argument i), nothing where the number is 1 */
 static ttc_val times(shlo *b, ttc_lower *c, ttc_val v, int i) {
-  if ((unsigned)i >= op_narg(c) || !op_given(c, i) || op_num_is_one(c, i)) return v;
+  if ((unsigned)i >= op_narg(c) || !op_given(c, i) || op_num_is_one(c, i))
+    return v;
   ttc_val k = op_num(c, i, 0, shlo_dtype(b, v));
   return shlo_dtype(b, v) == TTC_BOOL ? elem_and(b, v, k) : shlo_mul(b, v, k);
 }
@@ -48,7 +49,8 @@ static void lower_add(shlo *b, ttc_lower *c) {
   }
   p.y = times(b, c, p.y, 2);
   ttc_val r = how == SUB ? shlo_sub(b, p.x, p.y) : p.type == TTC_BOOL ? elem_or(b, p.x, p.y) : shlo_add(b, p.x, p.y);
-  if (how == ADD_RELU) r = shlo_2(b, SHLO_MAX, r, shlo_const_i(b, shlo_dtype(b, r), 0, 0, NULL));
+  if (how == ADD_RELU)
+    r = shlo_2(b, SHLO_MAX, r, shlo_const_i(b, shlo_dtype(b, r), 0, 0, NULL));
   op_ret(c, 0, r);
 }
 static void lower_mul(shlo *b, ttc_lower *c) {
@@ -61,7 +63,8 @@ static void lower_mul(shlo *b, ttc_lower *c) {
 /* Integer x/y is trunc'd; floor takes one off where the remainder's sign differs from y's. */
 static ttc_val floor_int(shlo *b, ttc_val x, ttc_val y) {
   ttc_val q = shlo_div(b, x, y);
-  if (ttc__is_unsigned(shlo_dtype(b, x))) return q;
+  if (ttc__is_unsigned(shlo_dtype(b, x)))
+    return q;
   ttc_val r = shlo_2(b, SHLO_REM, x, y);
   ttc_val differ = shlo_compare(b, SHLO_NE, elem_cmp(b, SHLO_LT, r, 0), elem_cmp(b, SHLO_LT, y, 0));
   ttc_val off = elem_and(b, elem_cmp(b, SHLO_NE, r, 0), differ);
@@ -109,7 +112,8 @@ static void lower_remainder(shlo *b, ttc_lower *c) {
     return;
   }
   ttc_val r = shlo_2(b, SHLO_REM, p.x, p.y);
-  if (op_param(c) && !ttc__is_unsigned(p.type)) r = shlo_select(b, sign_differs(b, r, p.y), shlo_add(b, r, p.y), r);
+  if (op_param(c) && !ttc__is_unsigned(p.type))
+    r = shlo_select(b, sign_differs(b, r, p.y), shlo_add(b, r, p.y), r);
   op_ret(c, 0, r);
 }
 
@@ -117,7 +121,8 @@ static void lower_remainder(shlo *b, ttc_lower *c) {
 
 /* Integer power; a negative exponent gives 1 for base 1, ±1 for base -1, else 0. */
 static ttc_val pow_int(shlo *b, ttc_val x, ttc_val y) {
-  if (ttc__is_unsigned(shlo_dtype(b, x))) return shlo_2(b, SHLO_POW, x, y);
+  if (ttc__is_unsigned(shlo_dtype(b, x)))
+    return shlo_2(b, SHLO_POW, x, y);
   ttc_val neg = elem_cmp(b, SHLO_LT, y, 0), zero = elem_i(b, y, 0), one = elem_i(b, y, 1);
   ttc_val power = shlo_2(b, SHLO_POW, x, shlo_2(b, SHLO_MAX, y, zero));
   ttc_val odd = elem_cmp(b, SHLO_NE, elem_and(b, y, one), 0);
@@ -127,10 +132,12 @@ static ttc_val pow_int(shlo *b, ttc_val x, ttc_val y) {
 }
 static ttc_val pow_any(shlo *b, ttc_val x, ttc_val y) {
   ttc_dtype d = shlo_dtype(b, x);
-  if (ttc__is_integral(d)) return pow_int(b, x, y);
+  if (ttc__is_integral(d))
+    return pow_int(b, x, y);
   ttc_val r = shlo_2(b, SHLO_POW, x, y);
   /* 0^0 = 1 for complex numbers too. */
-  if (ttc__is_complex(d)) r = elem_select_f(b, shlo_compare(b, SHLO_EQ, y, elem_f(b, y, 0)), 1, r);
+  if (ttc__is_complex(d))
+    r = elem_select_f(b, shlo_compare(b, SHLO_EQ, y, elem_f(b, y, 0)), 1, r);
   return r;
 }
 static void lower_pow(shlo *b, ttc_lower *c) {
@@ -142,7 +149,8 @@ static ttc_val product(shlo *b, ttc_val x, int64_t k) {
   ttc_val r = x;
   bool some = false;
   for (; k > 0; k >>= 1, x = k > 0 ? elem_square(b, x) : x) {
-    if (k & 1) r = some ? shlo_mul(b, r, x) : x;
+    if (k & 1)
+      r = some ? shlo_mul(b, r, x) : x;
     some = some || (k & 1);
   }
   return r;
@@ -150,7 +158,8 @@ static ttc_val product(shlo *b, ttc_val x, int64_t k) {
 /* pow.Tensor_Scalar: the exponent is static, so that x**2 is one multiplication. */
 static void lower_pow_scalar(shlo *b, ttc_lower *c) {
   ttc_dtype d = op_promote(c, 0, 1);
-  if (d == TTC_BOOL) d = op_out_dtype(c, 0);
+  if (d == TTC_BOOL)
+    d = op_out_dtype(c, 0);
   ttc_val x = elem_in(b, c, 0, d);
   if (op_num_kind(c, 1) == TTC_SCALAR_COMPLEX) {
     op_ret(c, 0, pow_any(b, x, elem_in(b, c, 1, d)));
@@ -158,14 +167,22 @@ static void lower_pow_scalar(shlo *b, ttc_lower *c) {
   }
   double e = op_static_f(c, 1);
   ttc_val one = elem_i(b, x, 1);
-  if (e == 0) op_ret(c, 0, one);
-  else if (e == 1 || e == 2 || e == 3) op_ret(c, 0, product(b, x, (int64_t)e));
-  else if (ttc__is_integral(d)) op_ret(c, 0, e > 0 && e < 64 ? product(b, x, (int64_t)e) : pow_int(b, x, elem_i(b, x, (int64_t)e)));
-  else if (e == 0.5) op_ret(c, 0, shlo_1(b, SHLO_SQRT, x));
-  else if (e == -0.5) op_ret(c, 0, shlo_1(b, SHLO_RSQRT, x));
-  else if (e == -1) op_ret(c, 0, shlo_div(b, one, x));
-  else if (e == -2) op_ret(c, 0, shlo_div(b, one, elem_square(b, x)));
-  else op_ret(c, 0, pow_any(b, x, elem_in(b, c, 1, d)));
+  if (e == 0)
+    op_ret(c, 0, one);
+  else if (e == 1 || e == 2 || e == 3)
+    op_ret(c, 0, product(b, x, (int64_t)e));
+  else if (ttc__is_integral(d))
+    op_ret(c, 0, e > 0 && e < 64 ? product(b, x, (int64_t)e) : pow_int(b, x, elem_i(b, x, (int64_t)e)));
+  else if (e == 0.5)
+    op_ret(c, 0, shlo_1(b, SHLO_SQRT, x));
+  else if (e == -0.5)
+    op_ret(c, 0, shlo_1(b, SHLO_RSQRT, x));
+  else if (e == -1)
+    op_ret(c, 0, shlo_div(b, one, x));
+  else if (e == -2)
+    op_ret(c, 0, shlo_div(b, one, elem_square(b, x)));
+  else
+    op_ret(c, 0, pow_any(b, x, elem_in(b, c, 1, d)));
 }
 
 /* ---- float functions of two */
@@ -205,8 +222,10 @@ static void lower_logaddexp(shlo *b, ttc_lower *c) {
   ttc_val m = shlo_2(b, SHLO_MAX, p.x, p.y);
   ttc_val t = shlo_1(b, SHLO_NEG, shlo_1(b, SHLO_ABS, shlo_sub(b, p.x, p.y)));
   ttc_val tail;
-  if (op_param(c)) tail = shlo_div(b, shlo_1(b, SHLO_LOG1P, shlo_1(b, SHLO_EXP, shlo_mul(b, t, elem_f(b, t, log(2.0))))), elem_f(b, t, log(2.0)));
-  else tail = shlo_1(b, SHLO_LOG1P, shlo_1(b, SHLO_EXP, t));
+  if (op_param(c))
+    tail = shlo_div(b, shlo_1(b, SHLO_LOG1P, shlo_1(b, SHLO_EXP, shlo_mul(b, t, elem_f(b, t, log(2.0))))), elem_f(b, t, log(2.0)));
+  else
+    tail = shlo_1(b, SHLO_LOG1P, shlo_1(b, SHLO_EXP, t));
   ttc_val same = elem_and(b, shlo_compare(b, SHLO_EQ, p.x, p.y), elem_not(b, shlo_1(b, SHLO_IS_FINITE, p.x)));
   op_ret(c, 0, shlo_select(b, same, p.x, shlo_add(b, m, tail)));
 }
@@ -231,7 +250,8 @@ static void gcd_more(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
   (void)ctx;
   ttc_val busy = elem_cmp(b, SHLO_NE, s[1], 0);
   int axes[TTC_MAX_NDIM], n = shlo_ndim(b, busy);
-  for (int k = 0; k < n; k++) axes[k] = k;
+  for (int k = 0; k < n; k++)
+    axes[k] = k;
   r[0] = shlo_reduce(b, SHLO_ANY, busy, n, axes);
 }
 static void gcd_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
@@ -324,7 +344,8 @@ const ttc_op_row ttc__binary_rows[] = {
     ELEM_ROW("fmod.Scalar", lower_remainder, 0, TOL_2ULP),
     ELEM_ROW("pow.Tensor_Tensor", lower_pow, 0, TOL_4ULP),
     ELEM_ROW("pow.Scalar", lower_pow, 0, TOL_4ULP),
-    {ELEM_HEAD("pow.Tensor_Scalar", lower_pow_scalar, 0, TOL_4ULP), .static_args = 1u << 1, .note = "one program for each exponent"},
+    {ELEM_HEAD("pow.Tensor_Scalar", lower_pow_scalar, 0, TOL_4ULP), .static_args = 1u << 1,
+     .note = "one program for each exponent"},
     ELEM_ROW("atan2", lower_float2, SHLO_ATAN2, TOL_4ULP),
     ELEM_ROW("special_zeta", lower_float2, SHLO_CHLO_ZETA, TOL_LOOSE),
     ELEM_ROW("special_zeta.other_scalar", lower_float2, SHLO_CHLO_ZETA, TOL_LOOSE),

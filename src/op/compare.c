@@ -13,11 +13,16 @@ static void lower_compare(shlo *b, ttc_lower *c) {
 enum { IS_NAN, IS_INF, IS_POSINF, IS_NEGINF, IS_FINITE };
 static ttc_val predicate(shlo *b, int which, ttc_val x) {
   switch (which) {
-    case IS_NAN: return shlo_is_nan(b, x);
-    case IS_INF: return elem_cmp(b, SHLO_EQ, shlo_1(b, SHLO_ABS, x), INFINITY);
-    case IS_POSINF: return elem_cmp(b, SHLO_EQ, x, INFINITY);
-    case IS_NEGINF: return elem_cmp(b, SHLO_EQ, x, -INFINITY);
-    default: return shlo_1(b, SHLO_IS_FINITE, x);
+    case IS_NAN:
+      return shlo_is_nan(b, x);
+    case IS_INF:
+      return elem_cmp(b, SHLO_EQ, shlo_1(b, SHLO_ABS, x), INFINITY);
+    case IS_POSINF:
+      return elem_cmp(b, SHLO_EQ, x, INFINITY);
+    case IS_NEGINF:
+      return elem_cmp(b, SHLO_EQ, x, -INFINITY);
+    default:
+      return shlo_1(b, SHLO_IS_FINITE, x);
   }
 }
 static void lower_predicate(shlo *b, ttc_lower *c) {
@@ -37,14 +42,17 @@ static void lower_predicate(shlo *b, ttc_lower *c) {
 static void lower_logical(shlo *b, ttc_lower *c) {
   op_ret(c, 0, shlo_2(b, (shlo_op2)op_param(c), op_in_as(c, 0, TTC_BOOL), op_in_as(c, 1, TTC_BOOL)));
 }
-static void lower_logical_not(shlo *b, ttc_lower *c) { op_ret(c, 0, elem_not(b, op_in_as(c, 0, TTC_BOOL))); }
+static void lower_logical_not(shlo *b, ttc_lower *c) {
+  op_ret(c, 0, elem_not(b, op_in_as(c, 0, TTC_BOOL)));
+}
 
 /* and, or, xor of integers and bools        param: shlo_op2 */
 static void lower_bitwise(shlo *b, ttc_lower *c) {
   ttc_dtype d = op_promote(c, 0, 1);
   op_ret(c, 0, shlo_2(b, (shlo_op2)op_param(c), op_in_as(c, 0, d), op_in_as(c, 1, d)));
 }
-/* Shifts by a negative number or by all bits and more: 0 to the left, the sign to the right (as StableHLO's).        param: 1 left */
+/* Shifts by a negative number or by all bits and more: 0 to the left, the sign to the right (as StableHLO's).        param: 1 left
+ */
 static void lower_shift(shlo *b, ttc_lower *c) {
   ttc_dtype d = op_promote(c, 0, 1);
   if (!ttc__is_integral(d) || d == TTC_BOOL) {
@@ -55,7 +63,8 @@ static void lower_shift(shlo *b, ttc_lower *c) {
   op_ret(c, 0, shlo_2(b, op, op_in_as(c, 0, d), op_in_as(c, 1, d)));
 }
 
-/* maximum, minimum (NaN stays), fmax, fmin (the other operand instead of NaN).        param: shlo_op2, negative for fmax and fmin */
+/* maximum, minimum (NaN stays), fmax, fmin (the other operand instead of NaN).        param: shlo_op2, negative for fmax and fmin
+ */
 static void lower_extreme(shlo *b, ttc_lower *c) {
   ttc_dtype d = op_promote(c, 0, 1);
   ttc_val x = op_in_as(c, 0, d), y = op_in_as(c, 1, d);
@@ -72,8 +81,10 @@ static void lower_clamp(shlo *b, ttc_lower *c) {
   int lo = op_param(c) % 8, hi = op_param(c) / 8, last = lo > hi ? lo : hi;
   ttc_dtype d = op_promote(c, 0, last);
   ttc_val x = op_in_as(c, 0, d);
-  if (lo && op_given(c, lo)) x = shlo_2(b, SHLO_MAX, x, op_in_as(c, lo, d));
-  if (hi && op_given(c, hi)) x = shlo_2(b, SHLO_MIN, x, op_in_as(c, hi, d));
+  if (lo && op_given(c, lo))
+    x = shlo_2(b, SHLO_MAX, x, op_in_as(c, lo, d));
+  if (hi && op_given(c, hi))
+    x = shlo_2(b, SHLO_MIN, x, op_in_as(c, hi, d));
   op_ret(c, 0, x);
 }
 
@@ -91,11 +102,12 @@ static void lower_masked_fill(shlo *b, ttc_lower *c) {
 
 #define EXACT(name, rule, param) ELEM_ROW(name, rule, param, TOL_EXACT)
 #define COMPARE(name, op) EXACT(name ".Tensor", lower_compare, op), EXACT(name ".Scalar", lower_compare, op)
-#define BITWISE(name, op) \
-  EXACT(name ".Tensor", lower_bitwise, op), EXACT(name ".Scalar", lower_bitwise, op), EXACT(name ".Scalar_Tensor", lower_bitwise, op)
-#define SHIFT(name, left) \
+#define BITWISE(name, op)                                                             \
+  EXACT(name ".Tensor", lower_bitwise, op), EXACT(name ".Scalar", lower_bitwise, op), \
+      EXACT(name ".Scalar_Tensor", lower_bitwise, op)
+#define SHIFT(name, left)                                                                    \
   EXACT(name ".Tensor", lower_shift, left), EXACT(name ".Tensor_Scalar", lower_shift, left), \
-  EXACT(name ".Scalar_Tensor", lower_shift, left)
+      EXACT(name ".Scalar_Tensor", lower_shift, left)
 const ttc_op_row ttc__compare_rows[] = {
     COMPARE("eq", SHLO_EQ),
     COMPARE("ne", SHLO_NE),

@@ -14,7 +14,8 @@ ttc_status ttc__infer_like_first(const ttc_call *call, uint32_t max, ttc_spec *s
   const ttc_tensor *t = call->args[0].tensor;
   specs[0].dtype = (ttc_dtype)t->dtype;
   specs[0].ndim = t->ndim;
-  for (int k = 0; k < t->ndim; k++) specs[0].sizes[k] = t->sizes[k];
+  for (int k = 0; k < t->ndim; k++)
+    specs[0].sizes[k] = t->sizes[k];
   ttc__spec_dense(&specs[0]);
   *nout = 1;
   return TTC_OK;

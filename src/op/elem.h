@@ -13,11 +13,14 @@
 /* The type of arguments first..last for functions that exist for floats only: integers become the default float. */
 static inline ttc_dtype elem_promote_float(const ttc_lower *c, int first, int last) {
   ttc_dtype d = op_promote(c, first, last);
-  if (!ttc__is_inexact(d)) d = op_out_dtype(c, 0);
+  if (!ttc__is_inexact(d))
+    d = op_out_dtype(c, 0);
   return ttc__is_inexact(d) ? d : TTC_F32;
 }
 /* The type a float function of tensor argument i computes in. */
-static inline ttc_dtype elem_float(const ttc_lower *c, int i) { return ttc__dtype_op(elem_promote_float(c, i, i)); }
+static inline ttc_dtype elem_float(const ttc_lower *c, int i) {
+  return ttc__dtype_op(elem_promote_float(c, i, i));
+}
 
 /* Argument i rounded to the promoted type d, then in the type d is computed in. */
 static inline ttc_val elem_in(shlo *b, ttc_lower *c, int i, ttc_dtype d) {
@@ -25,27 +28,45 @@ static inline ttc_val elem_in(shlo *b, ttc_lower *c, int i, ttc_dtype d) {
 }
 
 /* Scalars of x's type, which broadcast. */
-static inline ttc_val elem_f(shlo *b, ttc_val x, double v) { return shlo_const_f(b, shlo_dtype(b, x), v, 0, NULL); }
-static inline ttc_val elem_i(shlo *b, ttc_val x, int64_t v) { return shlo_const_i(b, shlo_dtype(b, x), v, 0, NULL); }
+static inline ttc_val elem_f(shlo *b, ttc_val x, double v) {
+  return shlo_const_f(b, shlo_dtype(b, x), v, 0, NULL);
+}
+static inline ttc_val elem_i(shlo *b, ttc_val x, int64_t v) {
+  return shlo_const_i(b, shlo_dtype(b, x), v, 0, NULL);
+}
 static inline ttc_val elem_cmp(shlo *b, shlo_cmp cmp, ttc_val x, double v) {
   ttc_dtype d = shlo_dtype(b, x);
   ttc_val y = ttc__is_inexact(d) ? shlo_const_f(b, d, v, 0, NULL) : shlo_const_i(b, d, (int64_t)v, 0, NULL);
   return shlo_compare(b, cmp, x, y);
 }
-static inline ttc_val elem_not(shlo *b, ttc_val x) { return shlo_1(b, SHLO_NOT, x); }
-static inline ttc_val elem_and(shlo *b, ttc_val x, ttc_val y) { return shlo_2(b, SHLO_AND, x, y); }
-static inline ttc_val elem_or(shlo *b, ttc_val x, ttc_val y) { return shlo_2(b, SHLO_OR, x, y); }
-static inline ttc_val elem_square(shlo *b, ttc_val x) { return shlo_mul(b, x, x); }
-static inline ttc_val elem_rsub(shlo *b, double v, ttc_val x) { return shlo_sub(b, elem_f(b, x, v), x); }
+static inline ttc_val elem_not(shlo *b, ttc_val x) {
+  return shlo_1(b, SHLO_NOT, x);
+}
+static inline ttc_val elem_and(shlo *b, ttc_val x, ttc_val y) {
+  return shlo_2(b, SHLO_AND, x, y);
+}
+static inline ttc_val elem_or(shlo *b, ttc_val x, ttc_val y) {
+  return shlo_2(b, SHLO_OR, x, y);
+}
+static inline ttc_val elem_square(shlo *b, ttc_val x) {
+  return shlo_mul(b, x, x);
+}
+static inline ttc_val elem_rsub(shlo *b, double v, ttc_val x) {
+  return shlo_sub(b, elem_f(b, x, v), x);
+}
 
 /* bool: the sign bit is set (-0 and -NaN too). Through f32, since a TPU cannot reinterpret f64. */
 static inline ttc_val elem_signbit(shlo *b, ttc_val x) {
   ttc_dtype d = shlo_dtype(b, x);
-  if (d == TTC_BOOL || ttc__is_unsigned(d)) return shlo_compare(b, SHLO_NE, x, x);
-  if (!ttc__is_float(d)) return elem_cmp(b, SHLO_LT, x, 0);
+  if (d == TTC_BOOL || ttc__is_unsigned(d))
+    return shlo_compare(b, SHLO_NE, x, x);
+  if (!ttc__is_float(d))
+    return elem_cmp(b, SHLO_LT, x, 0);
   return elem_cmp(b, SHLO_LT, shlo_bitcast(b, shlo_convert(b, x, TTC_F32), TTC_S32), 0);
 }
-static inline ttc_val elem_select_f(shlo *b, ttc_val pred, double v, ttc_val x) { return shlo_select(b, pred, elem_f(b, x, v), x); }
+static inline ttc_val elem_select_f(shlo *b, ttc_val pred, double v, ttc_val x) {
+  return shlo_select(b, pred, elem_f(b, x, v), x);
+}
 /* Towards zero. */
 static inline ttc_val elem_trunc(shlo *b, ttc_val x) {
   return shlo_select(b, elem_cmp(b, SHLO_LT, x, 0), shlo_1(b, SHLO_CEIL, x), shlo_1(b, SHLO_FLOOR, x));

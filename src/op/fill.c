@@ -9,10 +9,14 @@ static void lower_fill(shlo *b, ttc_lower *c) {
   op_ret(c, 0, op_in_as(c, op_param(c), op_out_dtype(c, 0)));
 }
 /* 0 or 1.        param: which */
-static void lower_const(shlo *b, ttc_lower *c) { op_ret(c, 0, shlo_const_i(b, op_out_dtype(c, 0), op_param(c), 0, NULL)); }
+static void lower_const(shlo *b, ttc_lower *c) {
+  op_ret(c, 0, shlo_const_i(b, op_out_dtype(c, 0), op_param(c), 0, NULL));
+}
 
 /* 0, 1, 2 .. along the 1-D result, in dtype d. */
-static ttc_val count(shlo *b, ttc_lower *c, ttc_dtype d) { return shlo_iota(b, d, 0, 1, op_out_sizes(c, 0)); }
+static ttc_val count(shlo *b, ttc_lower *c, ttc_dtype d) {
+  return shlo_iota(b, d, 0, 1, op_out_sizes(c, 0));
+}
 
 /* start + step·i in s64, or f64 for floats (PyTorch's accumulating type), rounded once.
  * param: the argument that is start plus 8 × that which is step, 7: there is none */
@@ -20,8 +24,10 @@ static void lower_arange(shlo *b, ttc_lower *c) {
   ttc_dtype d = ttc__is_inexact(op_out_dtype(c, 0)) ? TTC_F64 : TTC_S64;
   int start = op_param(c) % 8, step = op_param(c) / 8;
   ttc_val v = count(b, c, d);
-  if (step != 7) v = shlo_mul(b, v, op_num(c, step, 0, d));
-  if (start != 7) v = shlo_add(b, v, op_num(c, start, 0, d));
+  if (step != 7)
+    v = shlo_mul(b, v, op_num(c, step, 0, d));
+  if (start != 7)
+    v = shlo_add(b, v, op_num(c, start, 0, d));
   op_ret(c, 0, v);
 }
 
@@ -43,7 +49,8 @@ static void lower_linspace(shlo *b, ttc_lower *c) {
     v = shlo_select(b, elem_cmp(b, SHLO_LT, i, (double)(n / 2)), shlo_add(b, start, shlo_mul(b, step, up)),
                     shlo_sub(b, end, shlo_mul(b, step, down)));
   }
-  if (op_param(c)) v = shlo_2(b, SHLO_POW, op_num(c, 3, 0, d), v);
+  if (op_param(c))
+    v = shlo_2(b, SHLO_POW, op_num(c, 3, 0, d), v);
   op_ret(c, 0, v);
 }
 
@@ -52,7 +59,9 @@ static ttc_val column_minus_row(shlo *b, int ndim, const int64_t *dims) {
   const int64_t *m = dims + ndim - 2;
   return shlo_sub(b, shlo_iota(b, TTC_S32, 1, 2, m), shlo_iota(b, TTC_S32, 0, 2, m));
 }
-static int64_t within_s32(int64_t v) { return v > INT32_MAX ? INT32_MAX : v < INT32_MIN ? INT32_MIN : v; }
+static int64_t within_s32(int64_t v) {
+  return v > INT32_MAX ? INT32_MAX : v < INT32_MIN ? INT32_MIN : v;
+}
 
 static void lower_eye(shlo *b, ttc_lower *c) {
   op_ret(c, 0, shlo_convert(b, elem_cmp(b, SHLO_EQ, column_minus_row(b, 2, op_out_sizes(c, 0)), 0), op_out_dtype(c, 0)));
@@ -64,8 +73,8 @@ static void lower_triangle(shlo *b, ttc_lower *c) {
   op_ret(c, 0, shlo_select(b, keep, x, shlo_const_i(b, shlo_dtype(b, x), 0, 0, NULL)));
 }
 
-/* The k-th entry of a trapezoid whose rows have first, first+1, .. entries (k s64): row r has r·first + r(r-1)/2 before it. The root
- * of that is found in floats and put right by one either way. */
+/* The k-th entry of a trapezoid whose rows have first, first+1, .. entries (k s64): row r has r·first + r(r-1)/2 before it. The
+ * root of that is found in floats and put right by one either way. */
 static ttc_val before(shlo *b, ttc_val r, int64_t first) {
   ttc_val tri = shlo_div(b, shlo_mul(b, r, shlo_sub(b, r, elem_i(b, r, 1))), elem_i(b, r, 2));
   return shlo_add(b, shlo_mul(b, r, elem_i(b, r, first)), tri);
@@ -81,10 +90,12 @@ static ttc_val trapezoid_row(shlo *b, ttc_val k, int64_t first) {
   return shlo_select(b, shlo_compare(b, SHLO_LE, before(b, next, first), k), next, r);
 }
 /* [2, n] rows and columns of the lower triangle (column - row <= offset) of a rows × cols matrix, in row order. From row `skip` on
- * rows have first, first + 1 .. entries until they are full; the upper triangle is the lower one of the matrix turned half round. */
+ * rows have first, first + 1 .. entries until they are full; the upper triangle is the lower one of the matrix turned half round.
+ */
 static ttc_val lower_indices(shlo *b, int64_t n, int64_t rows, int64_t cols, int64_t offset, ttc_val k) {
   int64_t skip = offset >= 0 ? 0 : -offset, first = offset >= 0 ? offset + 1 : 1;
-  if (first > cols) first = cols;
+  if (first > cols)
+    first = cols;
   int64_t growing = cols - first + 1 < rows - skip ? cols - first + 1 : rows - skip;
   int64_t ntrap = growing * first + growing * (growing - 1) / 2;
   ttc_val r = trapezoid_row(b, shlo_2(b, SHLO_MIN, k, elem_i(b, k, ntrap - 1)), first);

@@ -7,13 +7,15 @@
 ttc_val ttc__bound(shlo *b, ttc_val seq, const ttc_val *sorter, ttc_val base, ttc_val v, int64_t n, bool right) {
   int ndim = shlo_ndim(b, v);
   int64_t dims[TTC_MAX_NDIM] = {0};
-  for (int k = 0; k < ndim; k++) dims[k] = shlo_dim(b, v, k);
+  for (int k = 0; k < ndim; k++)
+    dims[k] = shlo_dim(b, v, k);
   ttc_val lo = shlo_const_i(b, TTC_S64, 0, ndim, dims), hi = shlo_const_i(b, TTC_S64, n, ndim, dims);
   ttc_val one = shlo_const_i(b, TTC_S64, 1, 0, NULL), top = shlo_const_i(b, TTC_S64, n > 0 ? n - 1 : 0, 0, NULL);
   for (int64_t left = n; left > 0; left /= 2) {
     ttc_val mid = shlo_2(b, SHLO_SHR_A, shlo_add(b, lo, hi), one);
     ttc_val at = shlo_add(b, base, shlo_2(b, SHLO_MIN, mid, top));
-    if (sorter) at = shlo_add(b, base, shlo_convert(b, shlo_take(b, *sorter, at, 0), TTC_S64));
+    if (sorter)
+      at = shlo_add(b, base, shlo_convert(b, shlo_take(b, *sorter, at, 0), TTC_S64));
     ttc_val after = elem_not(b, shlo_compare(b, right ? SHLO_GT : SHLO_GE, shlo_take(b, seq, at, 0), v));
     ttc_val more = shlo_compare(b, SHLO_LT, lo, hi);
     lo = shlo_select(b, elem_and(b, more, after), shlo_add(b, mid, one), lo);
@@ -39,7 +41,8 @@ static void lower_searchsorted(shlo *b, ttc_lower *c) {
   ttc_val seq = op_in_as(c, 0, d), v = op_in_as(c, 1, d), base = shlo_const_i(b, TTC_S64, 0, 0, NULL);
   int nseq = op_in_ndim(c, 0), n = shlo_ndim(b, v);
   int64_t len = op_in_dim(c, 0, -1), dims[TTC_MAX_NDIM] = {0}, stride = len;
-  for (int k = 0; k < n; k++) dims[k] = shlo_dim(b, v, k);
+  for (int k = 0; k < n; k++)
+    dims[k] = shlo_dim(b, v, k);
   for (int k = n - 2; nseq > 1 && k >= 0; k--) {
     ttc_val i = shlo_iota(b, TTC_S64, k, n, dims);
     base = shlo_add(b, base, shlo_mul(b, i, elem_i(b, i, stride)));
@@ -81,7 +84,8 @@ static ttc_val member(shlo *b, ttc_val v, ttc_val set, int64_t n) {
 /* isin(elements, test_elements, assume_unique, invert), either of them a number */
 static void lower_isin(shlo *b, ttc_lower *c) {
   ttc_dtype d = op_promote(c, 0, 1);
-  if (d == TTC_BOOL) d = TTC_U8;
+  if (d == TTC_BOOL)
+    d = TTC_U8;
   ttc_val set = flatten(b, op_in_as(c, 1, d)), v = op_in_as(c, 0, d);
   int64_t n = shlo_nelem(b, set);
   ttc_val in = n == 0 ? shlo_const_i(b, TTC_BOOL, 0, 0, NULL) : member(b, v, set, n);
@@ -130,7 +134,8 @@ static void lower_fake_quant_channel(shlo *b, ttc_lower *c) {
 }
 /* values as x, mask bool */
 static ttc_status infer_fake_quant(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
-  if (max < 2) return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "two results");
+  if (max < 2)
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "two results");
   TTC_TRY(ttc__infer_like_first(call, max, specs, nout, err));
   specs[1] = specs[0];
   specs[1].dtype = TTC_BOOL;

@@ -1,11 +1,11 @@
 /* Family "rng": random numbers from Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"),
  * computed in the program itself: the same seed gives the same numbers on every device.
  *
- * Key: the generator's 64-bit seed. Counter words 0 and 1: block = offset/4 + j, j < ceil(n/4); word 2: stream; word 3: space. A block
- * gives four 32-bit words; element i is word i / nblock of block i % nblock (words one after another: no interleaving). Elements
- * that need 64 bits take the second 32 from stream 1. Ops that need more than one number for each result use space 1 and up, where
- * j is counted in word 2 and words 0, 1 stay at offset/4, so nothing overlaps whatever the op's results are.
- * The front end moves the offset on by the results' size rounded up to 4, and at least 4, after each op. */
+ * Key: the generator's 64-bit seed. Counter words 0 and 1: block = offset/4 + j, j < ceil(n/4); word 2: stream; word 3: space. A
+ * block gives four 32-bit words; element i is word i / nblock of block i % nblock (words one after another: no interleaving).
+ * Elements that need 64 bits take the second 32 from stream 1. Ops that need more than one number for each result use space 1 and
+ * up, where j is counted in word 2 and words 0, 1 stay at offset/4, so nothing overlaps whatever the op's results are. The front
+ * end moves the offset on by the results' size rounded up to 4, and at least 4, after each op. */
 #include <math.h>
 
 #include "op/elem.h"
@@ -27,9 +27,15 @@ static stream open_stream(shlo *b, ttc_lower *c) {
 static ttc_val low32(shlo *b, ttc_val x) {
   return shlo_convert(b, elem_and(b, x, shlo_const_u(b, TTC_U64, 0xFFFFFFFFu, 0, NULL)), TTC_U32);
 }
-static ttc_val high32(shlo *b, ttc_val x) { return shlo_convert(b, shlo_2(b, SHLO_SHR_L, x, elem_i(b, x, 32)), TTC_U32); }
-static ttc_val u32(shlo *b, uint32_t v) { return shlo_const_u(b, TTC_U32, v, 0, NULL); }
-static ttc_val xor(shlo *b, ttc_val x, ttc_val y) { return shlo_2(b, SHLO_XOR, x, y); }
+static ttc_val high32(shlo *b, ttc_val x) {
+  return shlo_convert(b, shlo_2(b, SHLO_SHR_L, x, elem_i(b, x, 32)), TTC_U32);
+}
+static ttc_val u32(shlo *b, uint32_t v) {
+  return shlo_const_u(b, TTC_U32, v, 0, NULL);
+}
+static ttc_val xor(shlo *b, ttc_val x, ttc_val y) {
+  return shlo_2(b, SHLO_XOR, x, y);
+}
 
 /* Ten rounds on counter words ctr[4] of one shape, in place. */
 static void philox(shlo *b, ttc_val seed, ttc_val ctr[4]) {
@@ -46,7 +52,9 @@ static void philox(shlo *b, ttc_val seed, ttc_val ctr[4]) {
     k1 = shlo_add(b, k1, u32(b, 0xBB67AE85u));
   }
 }
-static int64_t blocks(int64_t n) { return n > 0 ? (n + 3) / 4 : 1; }
+static int64_t blocks(int64_t n) {
+  return n > 0 ? (n + 3) / 4 : 1;
+}
 
 /* Four u32 vectors of nblock words. */
 static void words(shlo *b, stream s, int64_t nblock, uint32_t which, uint32_t space, ttc_val out[4]) {
@@ -70,10 +78,13 @@ static ttc_val join(shlo *b, const ttc_val parts[4], int64_t n) {
   ttc_val all = shlo_concat(b, 4, parts, 0);
   return n == shlo_dim(b, all, 0) ? all : shlo_slice_axis(b, all, 0, 0, n);
 }
-static ttc_val shaped(shlo *b, ttc_lower *c, ttc_val v) { return shlo_reshape(b, v, op_out_ndim(c, 0), op_out_sizes(c, 0)); }
+static ttc_val shaped(shlo *b, ttc_lower *c, ttc_val v) {
+  return shlo_reshape(b, v, op_out_ndim(c, 0), op_out_sizes(c, 0));
+}
 static int64_t count_out(const ttc_lower *c) {
   int64_t n = 1;
-  for (int k = 0; k < op_out_ndim(c, 0); k++) n *= op_out_sizes(c, 0)[k];
+  for (int k = 0; k < op_out_ndim(c, 0); k++)
+    n *= op_out_sizes(c, 0)[k];
   return n;
 }
 /* n random words of 32 bits (u32), or of 64 (u64). */
@@ -96,16 +107,21 @@ static ttc_val bits64(shlo *b, stream s, int64_t n, uint32_t space) {
 /* ---- floats */
 
 /* The type random floats are made in. */
-static ttc_dtype made_in(ttc_dtype d) { return d == TTC_F64 ? TTC_F64 : TTC_F32; }
+static ttc_dtype made_in(ttc_dtype d) {
+  return d == TTC_F64 ? TTC_F64 : TTC_F32;
+}
 /* Significant bits of a float type: uniforms have as many, so that rounding never gives 1. */
-static int digits(ttc_dtype d) { return d == TTC_F64 ? 53 : d == TTC_F32 ? 24 : d == TTC_F16 ? 11 : d == TTC_BF16 ? 8 : 24; }
+static int digits(ttc_dtype d) {
+  return d == TTC_F64 ? 53 : d == TTC_F32 ? 24 : d == TTC_F16 ? 11 : d == TTC_BF16 ? 8 : 24;
+}
 
 /* n uniforms k/2^digits in [0, 1); where `open`, (k + 1/2)/2^(digits-1) in (0, 1), for logarithms. */
 static ttc_val uniform(shlo *b, stream s, int64_t n, ttc_dtype d, bool open, uint32_t space) {
   int use = digits(d) - (open ? 1 : 0), width = d == TTC_F64 ? 64 : 32;
   ttc_val u = width == 64 ? bits64(b, s, n, space) : bits32(b, s, n, space);
   u = shlo_convert(b, shlo_2(b, SHLO_SHR_L, u, elem_i(b, u, width - use)), made_in(d));
-  if (open) u = shlo_add(b, u, elem_f(b, u, 0.5));
+  if (open)
+    u = shlo_add(b, u, elem_f(b, u, 0.5));
   return shlo_mul(b, u, elem_f(b, u, ldexp(1, -use)));
 }
 /* Box and Muller (1958): sqrt(-2 ln u) · (cos, sin)(2πv), u in (0, 1], two words giving two normals. */
@@ -125,7 +141,8 @@ static ttc_val fraction(shlo *b, ttc_val word, ttc_dtype d) {
 static ttc_val normals(shlo *b, stream s, int64_t n, ttc_dtype d, uint32_t space) {
   ttc_val w[4], v[4];
   words(b, s, blocks(n), 0, space, w);
-  if (d == TTC_F64) words(b, s, blocks(n), 1, space, v);
+  if (d == TTC_F64)
+    words(b, s, blocks(n), 1, space, v);
   for (int k = 0; k < 4; k++) {
     if (d == TTC_F64) {
       ttc_val hi = shlo_convert(b, w[k], TTC_U64);
@@ -205,7 +222,8 @@ static ttc_val integers(shlo *b, ttc_lower *c, int64_t low, uint64_t range) {
     r = shlo_2(b, SHLO_SHR_L, shlo_add(b, hi, shlo_2(b, SHLO_SHR_L, lo, by)), by);
   } else {
     r = bits64(b, s, n, 0);
-    if (range) r = shlo_2(b, SHLO_REM, r, shlo_const_u(b, TTC_U64, range, 0, NULL));
+    if (range)
+      r = shlo_2(b, SHLO_REM, r, shlo_const_u(b, TTC_U64, range, 0, NULL));
   }
   r = shlo_convert(b, r, TTC_S64);
   return shaped(b, c, low ? shlo_add(b, r, elem_i(b, r, low)) : r);
@@ -213,16 +231,26 @@ static ttc_val integers(shlo *b, ttc_lower *c, int64_t low, uint64_t range) {
 /* Largest integer that random_() without bounds gives: the type's own, or 2^digits for floats. */
 static uint64_t top(ttc_dtype d) {
   switch (d) {
-    case TTC_BOOL: return 1;
-    case TTC_U8: return UINT8_MAX;
-    case TTC_S8: return INT8_MAX;
-    case TTC_U16: return UINT16_MAX;
-    case TTC_S16: return INT16_MAX;
-    case TTC_U32: return UINT32_MAX;
-    case TTC_S32: return INT32_MAX;
-    case TTC_U64: return UINT64_MAX;
-    case TTC_S64: return INT64_MAX;
-    default: return (uint64_t)1 << digits(d);
+    case TTC_BOOL:
+      return 1;
+    case TTC_U8:
+      return UINT8_MAX;
+    case TTC_S8:
+      return INT8_MAX;
+    case TTC_U16:
+      return UINT16_MAX;
+    case TTC_S16:
+      return INT16_MAX;
+    case TTC_U32:
+      return UINT32_MAX;
+    case TTC_S32:
+      return INT32_MAX;
+    case TTC_U64:
+      return UINT64_MAX;
+    case TTC_S64:
+      return INT64_MAX;
+    default:
+      return (uint64_t)1 << digits(d);
   }
 }
 /* random(self); random.to(self, to); random.from(self, from, to or None).        param: how many bounds */
@@ -257,7 +285,9 @@ static ttc_val chance(shlo *b, ttc_lower *c, ttc_val p) {
   return shaped(b, c, elem_or(b, hit, elem_cmp(b, SHLO_GE, p, 1)));
 }
 /* bernoulli.p(self, p) */
-static void lower_bernoulli_p(shlo *b, ttc_lower *c) { op_ret(c, 0, chance(b, c, op_num(c, 1, 0, TTC_F64))); }
+static void lower_bernoulli_p(shlo *b, ttc_lower *c) {
+  op_ret(c, 0, chance(b, c, op_num(c, 1, 0, TTC_F64)));
+}
 /* bernoulli(p), bernoulli.Tensor(self, p): p a tensor of probabilities.        param: its place */
 static void lower_bernoulli(shlo *b, ttc_lower *c) {
   ttc_dtype d = op_in_dtype(c, op_param(c)) == TTC_F64 ? TTC_F64 : TTC_F32;

@@ -20,7 +20,8 @@ static void lower_abs(shlo *b, ttc_lower *c) {
 /* floor, ceil, round (half to even), trunc: integers are themselves.        param: shlo_op1, or -1 for trunc */
 static void lower_rounding(shlo *b, ttc_lower *c) {
   ttc_val x = op_in_as(c, 0, ttc__dtype_op(op_in_dtype(c, 0)));
-  if (ttc__is_float(op_in_dtype(c, 0))) x = op_param(c) < 0 ? elem_trunc(b, x) : shlo_1(b, (shlo_op1)op_param(c), x);
+  if (ttc__is_float(op_in_dtype(c, 0)))
+    x = op_param(c) < 0 ? elem_trunc(b, x) : shlo_1(b, (shlo_op1)op_param(c), x);
   op_ret(c, 0, x);
 }
 
@@ -34,9 +35,12 @@ static void lower_round_decimals(shlo *b, ttc_lower *c) {
   int64_t decimals = op_int(c, 1, 0);
   ttc_val x = op_in_as(c, 0, ttc__dtype_op(d));
   ttc_val ten = elem_f(b, x, pow(10.0, fabs((double)decimals)));
-  if (decimals == 0) x = shlo_1(b, SHLO_ROUND_EVEN, x);
-  else if (decimals > 0) x = shlo_div(b, shlo_1(b, SHLO_ROUND_EVEN, shlo_mul(b, x, ten)), ten);
-  else x = shlo_mul(b, shlo_1(b, SHLO_ROUND_EVEN, shlo_div(b, x, ten)), ten);
+  if (decimals == 0)
+    x = shlo_1(b, SHLO_ROUND_EVEN, x);
+  else if (decimals > 0)
+    x = shlo_div(b, shlo_1(b, SHLO_ROUND_EVEN, shlo_mul(b, x, ten)), ten);
+  else
+    x = shlo_mul(b, shlo_1(b, SHLO_ROUND_EVEN, shlo_div(b, x, ten)), ten);
   op_ret(c, 0, x);
 }
 
@@ -100,12 +104,16 @@ static void lower_sign(shlo *b, ttc_lower *c) {
     op_ret(c, 0, x);
   } else {
     ttc_val up = shlo_convert(b, elem_cmp(b, SHLO_GT, x, 0), d);
-    if (ttc__is_unsigned(d)) op_ret(c, 0, up);
-    else op_ret(c, 0, shlo_sub(b, up, shlo_convert(b, elem_cmp(b, SHLO_LT, x, 0), d)));
+    if (ttc__is_unsigned(d))
+      op_ret(c, 0, up);
+    else
+      op_ret(c, 0, shlo_sub(b, up, shlo_convert(b, elem_cmp(b, SHLO_LT, x, 0), d)));
   }
 }
 
-static void lower_signbit(shlo *b, ttc_lower *c) { op_ret(c, 0, elem_signbit(b, op_in(c, 0))); }
+static void lower_signbit(shlo *b, ttc_lower *c) {
+  op_ret(c, 0, elem_signbit(b, op_in(c, 0)));
+}
 
 /* sinc(x) = sin(πx) / (πx), 1 at 0 */
 static void lower_sinc(shlo *b, ttc_lower *c) {
@@ -133,9 +141,13 @@ static void lower_conj(shlo *b, ttc_lower *c) {
   op_ret(c, 0, ttc__is_complex(op_in_dtype(c, 0)) ? shlo_1(b, SHLO_CHLO_CONJ, x) : x);
 }
 
-static void lower_neg(shlo *b, ttc_lower *c) { op_ret(c, 0, shlo_1(b, SHLO_NEG, op_in(c, 0))); }
+static void lower_neg(shlo *b, ttc_lower *c) {
+  op_ret(c, 0, shlo_1(b, SHLO_NEG, op_in(c, 0)));
+}
 
-static void lower_bitwise_not(shlo *b, ttc_lower *c) { op_ret(c, 0, shlo_1(b, SHLO_NOT, op_in(c, 0))); }
+static void lower_bitwise_not(shlo *b, ttc_lower *c) {
+  op_ret(c, 0, shlo_1(b, SHLO_NOT, op_in(c, 0)));
+}
 
 /* x · param-dependent constant: deg2rad, rad2deg. */
 static void lower_degrees(shlo *b, ttc_lower *c) {
@@ -146,10 +158,14 @@ static void lower_degrees(shlo *b, ttc_lower *c) {
 /* The largest finite value of a float type. */
 static double largest(ttc_dtype d) {
   switch (d) {
-    case TTC_F64: return 1.7976931348623157e308;
-    case TTC_F16: return 65504;
-    case TTC_BF16: return 3.3895313892515355e38;
-    default: return 3.4028234663852886e38;
+    case TTC_F64:
+      return 1.7976931348623157e308;
+    case TTC_F16:
+      return 65504;
+    case TTC_BF16:
+      return 3.3895313892515355e38;
+    default:
+      return 3.4028234663852886e38;
   }
 }
 
@@ -198,8 +214,8 @@ static void lower_frexp(shlo *b, ttc_lower *c) {
   ttc_val tiny = elem_cmp(b, SHLO_LT, shlo_1(b, SHLO_ABS, x), 1.1754943508222875e-38);
   ttc_val bits = shlo_bitcast(b, shlo_select(b, tiny, shlo_mul(b, x, elem_f(b, x, 16777216)), x), TTC_S32);
   ttc_val e = elem_and(b, shlo_2(b, SHLO_SHR_L, bits, elem_i(b, bits, 23)), elem_i(b, bits, 255));
-  ttc_val m = shlo_bitcast(b, elem_or(b, elem_and(b, bits, elem_i(b, bits, (int64_t)(int32_t)0x807FFFFF)),
-                                      elem_i(b, bits, 0x3F000000)), TTC_F32);
+  ttc_val m = shlo_bitcast(
+      b, elem_or(b, elem_and(b, bits, elem_i(b, bits, (int64_t)(int32_t)0x807FFFFF)), elem_i(b, bits, 0x3F000000)), TTC_F32);
   ttc_val bias = shlo_select(b, tiny, elem_i(b, e, 150), elem_i(b, e, 126));
   ttc_val plain = elem_or(b, elem_cmp(b, SHLO_EQ, x, 0), elem_not(b, shlo_1(b, SHLO_IS_FINITE, x)));
   op_ret(c, 0, shlo_select(b, plain, x, m));

@@ -7,14 +7,26 @@
 #include "op/elem.h"
 
 /* Tensor argument i and number argument i in the type computed in. */
-static ttc_val tensor(ttc_lower *c, int i) { return op_in_as(c, i, ttc__dtype_op(op_in_dtype(c, i))); }
-static ttc_val number(shlo *b, ttc_lower *c, int i, ttc_val x) { return op_num(c, i, 0, shlo_dtype(b, x)); }
+static ttc_val tensor(ttc_lower *c, int i) {
+  return op_in_as(c, i, ttc__dtype_op(op_in_dtype(c, i)));
+}
+static ttc_val number(shlo *b, ttc_lower *c, int i, ttc_val x) {
+  return op_num(c, i, 0, shlo_dtype(b, x));
+}
 
-static ttc_val logistic(shlo *b, ttc_val x) { return shlo_1(b, SHLO_LOGISTIC, x); }
-static ttc_val scale(shlo *b, ttc_val x, double k) { return shlo_mul(b, x, elem_f(b, x, k)); }
-static ttc_val plus(shlo *b, ttc_val x, double k) { return shlo_add(b, x, elem_f(b, x, k)); }
+static ttc_val logistic(shlo *b, ttc_val x) {
+  return shlo_1(b, SHLO_LOGISTIC, x);
+}
+static ttc_val scale(shlo *b, ttc_val x, double k) {
+  return shlo_mul(b, x, elem_f(b, x, k));
+}
+static ttc_val plus(shlo *b, ttc_val x, double k) {
+  return shlo_add(b, x, elem_f(b, x, k));
+}
 /* s·(1 - s) */
-static ttc_val bell(shlo *b, ttc_val s) { return shlo_mul(b, s, elem_rsub(b, 1, s)); }
+static ttc_val bell(shlo *b, ttc_val s) {
+  return shlo_mul(b, s, elem_rsub(b, 1, s));
+}
 
 /* ---- rectifiers */
 
@@ -87,7 +99,9 @@ static void lower_hardtanh_backward(shlo *b, ttc_lower *c) {
 static ttc_val relu6_of(shlo *b, ttc_val x) {
   return shlo_2(b, SHLO_MIN, shlo_2(b, SHLO_MAX, plus(b, x, 3), elem_f(b, x, 0)), elem_f(b, x, 6));
 }
-static void lower_hardsigmoid(shlo *b, ttc_lower *c) { op_ret(c, 0, scale(b, relu6_of(b, tensor(c, 0)), 1.0 / 6)); }
+static void lower_hardsigmoid(shlo *b, ttc_lower *c) {
+  op_ret(c, 0, scale(b, relu6_of(b, tensor(c, 0)), 1.0 / 6));
+}
 static void lower_hardsigmoid_backward(shlo *b, ttc_lower *c) {
   ttc_val g = tensor(c, 0), x = tensor(c, 1);
   ttc_val in = elem_and(b, elem_cmp(b, SHLO_GT, x, -3), elem_cmp(b, SHLO_LT, x, 3));
@@ -205,7 +219,8 @@ static void lower_log_sigmoid(shlo *b, ttc_lower *c) {
   ttc_val x = tensor(c, 0), z = exp_neg_abs(b, x);
   op_ret(c, 0, shlo_sub(b, shlo_2(b, SHLO_MIN, x, elem_f(b, x, 0)), shlo_1(b, SHLO_LOG1P, z)));
   bool full = op_out_ndim(c, 1) == shlo_ndim(b, x);
-  for (int k = 0; full && k < op_out_ndim(c, 1); k++) full = op_out_sizes(c, 1)[k] == shlo_dim(b, x, k);
+  for (int k = 0; full && k < op_out_ndim(c, 1); k++)
+    full = op_out_sizes(c, 1)[k] == shlo_dim(b, x, k);
   op_ret(c, 1, full ? z : shlo_const_f(b, op_out_dtype(c, 1), 0, 0, NULL));
 }
 /* log_sigmoid_backward(g, x, buffer): g·σ(-x) */

@@ -2,10 +2,14 @@
  * ops that write a view's values into a copy. Every value is dense in its logical shape. */
 #include "op/elem.h"
 
-static ttc_val to_out(shlo *b, ttc_lower *c, ttc_val v) { return shlo_reshape(b, v, op_out_ndim(c, 0), op_out_sizes(c, 0)); }
+static ttc_val to_out(shlo *b, ttc_lower *c, ttc_val v) {
+  return shlo_reshape(b, v, op_out_ndim(c, 0), op_out_sizes(c, 0));
+}
 
 /* view, reshape, squeeze ...: the result's shape is known and the order of elements stays. */
-static void lower_reshape(shlo *b, ttc_lower *c) { op_ret(c, 0, to_out(b, c, op_in(c, 0))); }
+static void lower_reshape(shlo *b, ttc_lower *c) {
+  op_ret(c, 0, to_out(b, c, op_in(c, 0)));
+}
 
 static void lower_permute(shlo *b, ttc_lower *c) {
   int perm[TTC_MAX_NDIM] = {0}, n = op_in_ndim(c, 0);
@@ -22,7 +26,8 @@ static void lower_transpose(shlo *b, ttc_lower *c) {
     op_ret(c, 0, op_in(c, 0));
     return;
   }
-  for (int k = 0; k < n; k++) perm[k] = k;
+  for (int k = 0; k < n; k++)
+    perm[k] = k;
   int i = op_param(c) ? 0 : op_axis(c, 1, n), j = op_param(c) ? 1 : op_axis(c, 2, n);
   perm[i] = j;
   perm[j] = i;
@@ -38,7 +43,8 @@ static void lower_repeat(shlo *b, ttc_lower *c) {
   for (int k = 0; k < n; k++) {
     wide[2 * k] = op_ints(c, 1, k);
     wide[2 * k + 1] = k < lead ? 1 : op_in_dim(c, 0, k - lead);
-    if (k >= lead) axes[k - lead] = 2 * k + 1;
+    if (k >= lead)
+      axes[k - lead] = 2 * k + 1;
   }
   op_ret(c, 0, to_out(b, c, shlo_broadcast_in_dim(b, op_in(c, 0), 2 * n, wide, axes)));
 }
@@ -51,7 +57,8 @@ typedef struct range {
   int64_t start, end, step;
 } range;
 static int64_t clip(int64_t v, int64_t n) {
-  if (v < 0) v += n;
+  if (v < 0)
+    v += n;
   return v < 0 ? 0 : v > n ? n : v;
 }
 /* Arguments arg.. are dim, start, end, step, of an array of these sizes. */
@@ -61,14 +68,16 @@ static range read_range(const ttc_lower *c, int arg, int ndim, const int64_t *si
   r.start = clip(op_int(c, arg + 1, 0), n);
   r.end = clip(op_int(c, arg + 2, INT64_MAX), n);
   r.step = op_int(c, arg + 3, 1);
-  if (r.end < r.start) r.end = r.start;
+  if (r.end < r.start)
+    r.end = r.start;
   return r;
 }
 /* select's dim and index */
 static range read_select(const ttc_lower *c, int arg, int ndim, const int64_t *sizes) {
   range r = {.axis = op_axis(c, arg, ndim), .step = 1};
   r.start = op_int(c, arg + 1, 0);
-  if (r.start < 0) r.start += sizes[r.axis];
+  if (r.start < 0)
+    r.start += sizes[r.axis];
   r.end = r.start + 1;
   return r;
 }
@@ -118,7 +127,9 @@ static ttc_val spread(shlo *b, ttc_val src, ttc_val fill, range r, int64_t size)
   between[r.axis] = n > 0 ? r.step - 1 : 0;
   return shlo_pad(b, src, fill, lo, hi, between);
 }
-static ttc_val zero_of(shlo *b, ttc_dtype d) { return shlo_const_i(b, d, 0, 0, NULL); }
+static ttc_val zero_of(shlo *b, ttc_dtype d) {
+  return shlo_const_i(b, d, 0, 0, NULL);
+}
 /* x with src in place of the stretch r; src of x's rank and dtype. */
 static ttc_val replace(shlo *b, ttc_val x, ttc_val src, range r) {
   if (r.step == 1) {
@@ -139,7 +150,8 @@ static ttc_val with_axis(shlo *b, ttc_lower *c, int i, int axis) {
 static void lower_slice_scatter(shlo *b, ttc_lower *c) {
   range r = read_range(c, 2, op_in_ndim(c, 0), op_in_sizes(c, 0));
   int64_t dims[TTC_MAX_NDIM];
-  for (int k = 0; k < op_in_ndim(c, 0); k++) dims[k] = op_in_dim(c, 0, k);
+  for (int k = 0; k < op_in_ndim(c, 0); k++)
+    dims[k] = op_in_dim(c, 0, k);
   dims[r.axis] = r.step > 0 ? (r.end - r.start + r.step - 1) / r.step : 0;
   if (dims[r.axis] == 0) {
     op_ret(c, 0, op_in(c, 0));
@@ -178,25 +190,30 @@ static diagonal read_diagonal(const ttc_lower *c, int arg, int ndim, const int64
   d.rows = sizes[d.row_axis];
   d.cols = sizes[d.col_axis];
   d.n = offset >= 0 ? (d.cols - offset < d.rows ? d.cols - offset : d.rows) : (d.rows + offset < d.cols ? d.rows + offset : d.cols);
-  if (d.n < 0) d.n = 0;
+  if (d.n < 0)
+    d.n = 0;
   d.start = offset >= 0 ? offset : -offset * d.cols;
-  if (d.n == 0) d.start = 0;
+  if (d.n == 0)
+    d.start = 0;
   return d;
 }
 /* perm that brings the matrix axes last; its inverse goes to back. */
 static void matrix_last(diagonal d, int ndim, int *perm, int *back) {
   int n = 0;
   for (int k = 0; k < ndim; k++)
-    if (k != d.row_axis && k != d.col_axis) perm[n++] = k;
+    if (k != d.row_axis && k != d.col_axis)
+      perm[n++] = k;
   perm[n++] = d.row_axis;
   perm[n] = d.col_axis;
-  for (int k = 0; k < ndim; k++) back[perm[k]] = k;
+  for (int k = 0; k < ndim; k++)
+    back[perm[k]] = k;
 }
 /* x[..., rows, cols] as x[..., rows·cols]; the diagonal is every (cols+1)-th element from start. */
 static ttc_val flat_matrix(shlo *b, ttc_val x, diagonal d) {
   int64_t dims[TTC_MAX_NDIM];
   int n = shlo_ndim(b, x);
-  for (int k = 0; k < n - 2; k++) dims[k] = shlo_dim(b, x, k);
+  for (int k = 0; k < n - 2; k++)
+    dims[k] = shlo_dim(b, x, k);
   dims[n - 2] = d.rows * d.cols;
   return shlo_reshape(b, x, n - 1, dims);
 }
@@ -215,7 +232,8 @@ static ttc_val place_diagonal(shlo *b, ttc_lower *c, ttc_val src, const ttc_val 
   int perm[TTC_MAX_NDIM] = {0}, back[TTC_MAX_NDIM] = {0}, ndim = op_out_ndim(c, 0);
   int64_t moved[TTC_MAX_NDIM];
   matrix_last(d, ndim, perm, back);
-  for (int k = 0; k < ndim; k++) moved[k] = op_out_sizes(c, 0)[perm[k]];
+  for (int k = 0; k < ndim; k++)
+    moved[k] = op_out_sizes(c, 0)[perm[k]];
   range r = diagonal_range(d, ndim - 2);
   ttc_val flat;
   if (d.n == 0) {
@@ -257,7 +275,8 @@ static void lower_unfold(shlo *b, ttc_lower *c) {
   int64_t w[2] = {op_out_sizes(c, 0)[axis], op_int(c, 2, 1)};
   ttc_val step = shlo_const_i(b, TTC_S32, op_int(c, 3, 1), 0, NULL);
   ttc_val at = shlo_add(b, shlo_mul(b, shlo_iota(b, TTC_S32, 0, 2, w), step), shlo_iota(b, TTC_S32, 1, 2, w));
-  for (int k = 0; k < n; k++) perm[k] = k <= axis ? k : k + 1;
+  for (int k = 0; k < n; k++)
+    perm[k] = k <= axis ? k : k + 1;
   perm[n - 1] = axis + 1;
   op_ret(c, 0, shlo_transpose(b, shlo_take(b, x, at, axis), perm));
 }
@@ -305,8 +324,10 @@ static void lower_as_strided(shlo *b, ttc_lower *c) {
     want *= sizes[k];
   }
   ttc_val x = op_in(c, 0);
-  if (plain && want == shlo_nelem(b, x)) op_ret(c, 0, to_out(b, c, x));
-  else op_ret(c, 0, shlo_take(b, flatten(b, x), places(b, c, 1, n, sizes), 0));
+  if (plain && want == shlo_nelem(b, x))
+    op_ret(c, 0, to_out(b, c, x));
+  else
+    op_ret(c, 0, shlo_take(b, flatten(b, x), places(b, c, 1, n, sizes), 0));
 }
 /* as_strided_scatter(x, src, size, stride, offset) */
 static void lower_as_strided_scatter(shlo *b, ttc_lower *c) {
@@ -349,7 +370,8 @@ static void lower_view_dtype(shlo *b, ttc_lower *c) {
   if (nto > nfrom) {
     int64_t dims[TTC_MAX_NDIM + 1];
     int n = op_in_ndim(c, 0);
-    for (int k = 0; k < n - 1; k++) dims[k] = op_in_dim(c, 0, k);
+    for (int k = 0; k < n - 1; k++)
+      dims[k] = op_in_dim(c, 0, k);
     dims[n] = (int64_t)(nto / nfrom);
     dims[n - 1] = op_in_dim(c, 0, n - 1) / dims[n];
     x = shlo_reshape(b, x, n + 1, dims);
