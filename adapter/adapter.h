@@ -1,0 +1,59 @@
+// The adapter's own header: what its files share. Of the core it sees ttc.h only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include <string>
+
+#include "ttc.h"
+
+namespace tpu {
+
+constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
+
+// ---- device.cpp
+ttc_device* device(c10::DeviceIndex index);  // opens it on first use
+c10::DeviceIndex current_device();
+inline c10::DeviceIndex resolve(c10::Device d) { return d.has_index() ? d.index() : current_device(); }
+c10::Allocator* allocator();
+c10::StorageImpl* storage_of(const at::TensorBase& t);
+ttc_store* store_of(const at::TensorBase& t);
+// A DataPtr that owns one reference to the store.
+c10::DataPtr data_ptr(ttc_store* store, c10::DeviceIndex index);
+// A tensor of this spec around a store (takes the reference).
+at::Tensor wrap(ttc_store* store, const ttc_spec& spec, c10::DeviceIndex index);
+void synchronize(c10::DeviceIndex index);
+
+// ---- convert.cpp
+ttc_dtype to_ttc(at::ScalarType t);  // raises for types without an equivalent
+bool has_ttc(at::ScalarType t);
+at::ScalarType to_aten(ttc_dtype d);
+ttc_tensor describe(const at::TensorBase& t);  // sizes and strides are borrowed from t
+[[noreturn]] void raise(ttc_status s, const ttc_error& err);
+inline void check(ttc_status s, const ttc_error& err) {
+  if (s != TTC_OK) {
+    raise(s, err);
+  }
+}
+
+// ---- kernel.cpp
+// Register every row of the core's table and the boxed fallback. Called once, at import.
+void register_ops();
+// Run row `name` on tensors; a helper for base_ops. Results' specs come from `like` when the plan is new.
+void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& into, const ttc_spec& spec);
+// Counters of ops that ran on the CPU: overload name -> times.
+std::vector<std::pair<std::string, uint64_t>> fallbacks();
+void reset_fallbacks();
+void set_fallback_is_error(bool on);
+
+// ---- generator.cpp
+at::Generator new_generator(c10::DeviceIndex index);
+const at::Generator& default_generator(c10::DeviceIndex index);
+// Reserve `count` Philox counters: returns {seed, first offset}.
+std::pair<uint64_t, uint64_t> reserve_random(const std::optional<at::Generator>& gen, c10::DeviceIndex index, uint64_t count);
+
+}  // namespace tpu

@@ -1,0 +1,206 @@
+// The Python module: plain functions over strings, numbers and dicts. Tensors travel through registered ops.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "adapter.h"
+
+namespace {
+
+// C++ exceptions become Python ones.
+template <class F>
+PyObject* guarded(F&& f) {
+  try {
+    return f();
+  } catch (const c10::IndexError& e) {
+    PyErr_SetString(PyExc_IndexError, e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    auto* error = dynamic_cast<const c10::Error*>(&e);
+    PyErr_SetString(PyExc_RuntimeError, error != nullptr ? error->what_without_backtrace() : e.what());
+  }
+  return nullptr;
+}
+
+class NoGil {
+ public:
+  NoGil() : state(PyEval_SaveThread()) {}
+  ~NoGil() { PyEval_RestoreThread(state); }
+
+ private:
+  PyThreadState* state;
+};
+
+// Ctrl-C while the core waits: stop waiting, and let the interpreter raise KeyboardInterrupt when it gets control back.
+bool interrupted() {
+  static const unsigned long main_thread = PyThread_get_thread_ident();
+  if (PyThread_get_thread_ident() != main_thread || !Py_IsInitialized()) {
+    return false;
+  }
+  PyGILState_STATE gil = PyGILState_Ensure();
+  bool stop = PyErr_CheckSignals() != 0;
+  if (stop) {
+    PyErr_Clear();
+    PyErr_SetInterrupt();
+  }
+  PyGILState_Release(gil);
+  return stop;
+}
+
+bool set(PyObject* dict, const char* key, PyObject* value) {
+  bool ok = value != nullptr && PyDict_SetItemString(dict, key, value) == 0;
+  Py_XDECREF(value);
+  return ok;
+}
+
+PyObject* py_register(PyObject*, PyObject*) {
+  return guarded([]() -> PyObject* {
+    ttc_set_interrupt_check(&interrupted);
+    tpu::register_ops();
+    Py_RETURN_NONE;
+  });
+}
+
+PyObject* py_set_search_path(PyObject*, PyObject* arg) {
+  const char* dirs = PyUnicode_AsUTF8(arg);
+  if (dirs == nullptr) {
+    return nullptr;
+  }
+  ttc_set_plugin_search_path(dirs);
+  Py_RETURN_NONE;
+}
+
+PyObject* py_device_count(PyObject*, PyObject*) { return PyLong_FromLong(ttc_device_count()); }
+PyObject* py_current_device(PyObject*, PyObject*) { return PyLong_FromLong(tpu::current_device()); }
+
+PyObject* py_synchronize(PyObject*, PyObject* arg) {
+  long index = PyLong_AsLong(arg);
+  if (index == -1 && PyErr_Occurred() != nullptr) {
+    return nullptr;
+  }
+  return guarded([&]() -> PyObject* {
+    NoGil no_gil;
+    tpu::synchronize(static_cast<c10::DeviceIndex>(index));
+    return Py_NewRef(Py_None);
+  });
+}
+
+PyObject* py_device_info(PyObject*, PyObject* arg) {
+  long index = PyLong_AsLong(arg);
+  if (index == -1 && PyErr_Occurred() != nullptr) {
+    return nullptr;
+  }
+  return guarded([&]() -> PyObject* {
+    ttc_device_info i;
+    {
+      NoGil no_gil;
+      ttc_device_get_info(tpu::device(static_cast<c10::DeviceIndex>(index)), &i);
+    }
+    return Py_BuildValue("{s:s,s:s,s:s,s:s,s:(ii),s:O,s:L}", "platform", i.platform, "platform_version", i.platform_version, "device_kind",
+                         i.device_kind, "plugin_path", i.plugin_path, "pjrt_api", i.pjrt_api_major, i.pjrt_api_minor, "simulated",
+                         i.simulated != 0 ? Py_True : Py_False, "memory_limit_bytes", static_cast<long long>(i.memory_limit_nbyte));
+  });
+}
+
+PyObject* py_stats(PyObject*, PyObject* arg) {
+  long index = PyLong_AsLong(arg);
+  if (index == -1 && PyErr_Occurred() != nullptr) {
+    return nullptr;
+  }
+  return guarded([&]() -> PyObject* {
+    ttc_stats s{};
+    ttc_device_get_stats(tpu::device(static_cast<c10::DeviceIndex>(index)), &s);
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:L,s:K}", "calls", (unsigned long long)s.calls, "programs_compiled",
+                         (unsigned long long)s.programs_compiled, "programs_loaded", (unsigned long long)s.programs_loaded, "compile_ns",
+                         (unsigned long long)s.compile_ns, "plans", (unsigned long long)s.plans, "cache_errors",
+                         (unsigned long long)s.cache_errors, "live_bytes", (long long)s.live_nbyte, "peak_bytes", (long long)s.peak_nbyte,
+                         "queue_wait_ns", (unsigned long long)s.queue_wait_ns);
+  });
+}
+
+PyObject* py_reset_peak(PyObject*, PyObject* arg) {
+  long index = PyLong_AsLong(arg);
+  return guarded([&]() -> PyObject* {
+    ttc_device_reset_peak(tpu::device(static_cast<c10::DeviceIndex>(index)));
+    return Py_NewRef(Py_None);
+  });
+}
+
+PyObject* py_fallbacks(PyObject*, PyObject*) {
+  PyObject* dict = PyDict_New();
+  for (const auto& [name, n] : tpu::fallbacks()) {
+    if (dict != nullptr && !set(dict, name.c_str(), PyLong_FromUnsignedLongLong(n))) {
+      Py_CLEAR(dict);
+    }
+  }
+  return dict;
+}
+
+PyObject* py_reset_fallbacks(PyObject*, PyObject*) {
+  tpu::reset_fallbacks();
+  Py_RETURN_NONE;
+}
+
+PyObject* py_set_fallback_is_error(PyObject*, PyObject* arg) {
+  tpu::set_fallback_is_error(PyObject_IsTrue(arg) == 1);
+  Py_RETURN_NONE;
+}
+
+PyObject* py_set_matmul_precision(PyObject*, PyObject* arg) {
+  long level = PyLong_AsLong(arg);
+  if (level == -1 && PyErr_Occurred() != nullptr) {
+    return nullptr;
+  }
+  ttc_set_matmul_precision(static_cast<int>(level));
+  Py_RETURN_NONE;
+}
+
+PyObject* py_ops(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  for (uint32_t op = 0; list != nullptr && op < ttc_op_count(); op++) {
+    ttc_op_info i;
+    if (!ttc_op_get(op, &i)) {
+      continue;
+    }
+    PyObject* row = Py_BuildValue("{s:s,s:s,s:I,s:d,s:d,s:s}", "name", i.name, "family", i.family, "flags", i.flags, "rtol", i.rtol, "atol",
+                                  i.atol, "note", i.note);
+    if (row == nullptr || PyList_Append(list, row) != 0) {
+      Py_CLEAR(list);
+    }
+    Py_XDECREF(row);
+  }
+  return list;
+}
+
+PyObject* py_last_module(PyObject*, PyObject*) { return PyUnicode_FromString(ttc_last_module()); }
+
+PyObject* py_shutdown(PyObject*, PyObject* arg) {
+  long ms = PyLong_AsLong(arg);
+  NoGil no_gil;
+  ttc_shutdown(static_cast<int>(ms));
+  return Py_NewRef(Py_None);
+}
+
+PyMethodDef methods[] = {
+    {"register_ops", py_register, METH_NOARGS, "Register every row of the core's op table with the dispatcher."},
+    {"set_search_path", py_set_search_path, METH_O, "Directories (':' between) that may hold PJRT plugin packages."},
+    {"device_count", py_device_count, METH_NOARGS, "Devices this process may open; loads no plugin."},
+    {"current_device", py_current_device, METH_NOARGS, "Index of this thread's current device."},
+    {"synchronize", py_synchronize, METH_O, "Wait for all work of a device."},
+    {"device_info", py_device_info, METH_O, "What the plugin says of a device, as a dict."},
+    {"stats", py_stats, METH_O, "Counters of a device, as a dict."},
+    {"reset_peak", py_reset_peak, METH_O, "Start the peak of live bytes anew."},
+    {"fallbacks", py_fallbacks, METH_NOARGS, "Calls that ran on the cpu: {overload: times}."},
+    {"reset_fallbacks", py_reset_fallbacks, METH_NOARGS, "Forget the calls counted by fallbacks."},
+    {"set_fallback_is_error", py_set_fallback_is_error, METH_O, "Raise instead of running on the cpu."},
+    {"set_matmul_precision", py_set_matmul_precision, METH_O, "0 highest, 1 high, 2 medium."},
+    {"ops", py_ops, METH_NOARGS, "The op table, a dict a row."},
+    {"last_module", py_last_module, METH_NOARGS, "StableHLO of the last program this thread lowered."},
+    {"shutdown", py_shutdown, METH_O, "Finish queued work (at most this many ms) and stop the threads."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", "The TorchTPU adapter.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+#define INIT_NAME2(tag) PyInit__tpu_torch##tag
+#define INIT_NAME(tag) INIT_NAME2(tag)
+extern "C" __attribute__((visibility("default"))) PyObject* INIT_NAME(TPU_TORCH_TAG)() { return PyModule_Create(&module); }
