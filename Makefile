@@ -13,7 +13,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check -q
 # All pins lie in requirements/, closed under dependencies; the constraint guards against a second torch all the same.
-PINNED := $(PIP) --no-deps -c $(VENV)/constraints.txt
+PINNED := $(PIP) --no-deps --force-reinstall -c $(VENV)/constraints.txt
 CORE_BUILD := build/core
 C_FILES := $(shell find src include adapter tests bench -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
 # Folders too: a deleted file changes its folder's time only.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -64,7 +65,7 @@ def check_tools() -> None:
     except ImportError:
         missing.append("python3-venv")
     for tool, package in (("gcc", "gcc"), ("g++", "g++")):
-        if subprocess.run(["which", tool], capture_output=True, check=False).returncode != 0:
+        if shutil.which(tool) is None:
             missing.append(package)
     if missing:
         sys.exit(f"missing: {' '.join(missing)}. On Debian: apt-get install {' '.join(missing)}")
@@ -78,7 +79,7 @@ def main(venv: pathlib.Path) -> None:
     inner = str(venv / "bin" / "python")
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     pth = pathlib.Path(subprocess.run([inner, "-c", where], capture_output=True, text=True, check=True).stdout.strip()) / PTH
-    pip = [inner, "-m", "pip", "install", "--disable-pip-version-check", "-q"]
+    pip = [inner, "-m", "pip", "install", "--disable-pip-version-check"]
 
     have = probe(inner)
     if have is None:
@@ -89,12 +90,16 @@ def main(venv: pathlib.Path) -> None:
         else:
             if outer:
                 print(f"PyTorch {outer[0]} of {python} is not one of {', '.join(SUPPORTED)}: another is installed in {venv}")
+            print("installing PyTorch; README.md says how to have its smaller CPU build instead of the default one", flush=True)
             run(*pip, "-r", str(ROOT / "requirements" / "torch.txt"))
         have = probe(inner)
     if have is None:
         sys.exit(f"PyTorch was installed but {inner} cannot import it: try `{inner} -c 'import torch'`")
     (venv / "constraints.txt").write_text(f"torch=={have[0]}\n")
-    run(*pip, "--no-deps", "-r", str(ROOT / "requirements" / "build.txt"), "-r", str(ROOT / "requirements" / "runtime.txt"))
+    # --force-reinstall, here and in the Makefile: what the outer environment has counts as installed, but its commands are not
+    # in .venv/bin.
+    files = [a for name in ("build", "runtime") for a in ("-r", str(ROOT / "requirements" / f"{name}.txt"))]
+    run(*pip, "-q", "--no-deps", "--force-reinstall", *files)
     print(f"{venv}: PyTorch {have[0]}, Python {sys.version.split()[0]}")
 
 

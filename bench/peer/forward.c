@@ -1,9 +1,9 @@
-/* forward.c - a PJRT plugin that stands between TorchTPU and an XLA:CPU plugin, so that the two can be compared on a machine without a TPU.
+/* forward.c - a PJRT plugin between TorchTPU and an XLA:CPU plugin, so that they can be compared without a TPU.
  *
- * It is the plugin named by $FORWARD_TO, but for two entries:
- *   Client_Create           TorchTPU passes options meant for libtpu ("premapped_buffer_size"), which CPU plugins refuse. They are dropped,
- *                           and "cpu_device_count" = 1 added, since TorchTPU wants one device a process.
- *   OutputMemoryKinds       torch.compile asks for it and CPU plugins lack it: every output lies in "device".
+ * It is the plugin named by $FORWARD_TO, but for two entries. Client_Create: TorchTPU passes an option meant for libtpu
+ * ("premapped_buffer_size"), which CPU plugins refuse; it is dropped, and "cpu_device_count" = 1 added, since TorchTPU wants one
+ * device a process. OutputMemoryKinds: torch.compile asks for it and CPU plugins lack it; every output lies in "device".
+ *
  * Used by bench/ alone, never by this backend. */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -30,7 +30,8 @@ static PJRT_Error *create_client(PJRT_Client_Create_Args *args) {
   }
   size_t n = 0;
   for (size_t i = 0; i < args->num_options; i++)
-    if (!libtpu_only(&args->create_options[i])) kept[n++] = args->create_options[i];
+    if (!libtpu_only(&args->create_options[i]))
+      kept[n++] = args->create_options[i];
   kept[n++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
                                 .name = "cpu_device_count",
                                 .name_size = strlen("cpu_device_count"),
@@ -55,9 +56,11 @@ static const char *kinds[MAX_OUTPUTS];
 static size_t kind_sizes[MAX_OUTPUTS];
 
 static PJRT_Error *output_memory_kinds(PJRT_Executable_OutputMemoryKinds_Args *args) {
-  PJRT_Executable_NumOutputs_Args count = {.struct_size = PJRT_Executable_NumOutputs_Args_STRUCT_SIZE, .executable = args->executable};
+  PJRT_Executable_NumOutputs_Args count = {.struct_size = PJRT_Executable_NumOutputs_Args_STRUCT_SIZE,
+                                           .executable = args->executable};
   PJRT_Error *error = inner->PJRT_Executable_NumOutputs(&count);
-  if (error) return error;
+  if (error)
+    return error;
   if (count.num_outputs > MAX_OUTPUTS) {
     fprintf(stderr, "forward: an executable has %zu outputs, at most %d are served\n", count.num_outputs, MAX_OUTPUTS);
     exit(1);
@@ -69,7 +72,8 @@ static PJRT_Error *output_memory_kinds(PJRT_Executable_OutputMemoryKinds_Args *a
 }
 
 const PJRT_Api *GetPjrtApi(void) {
-  if (outer) return outer;
+  if (outer)
+    return outer;
   const char *path = getenv("FORWARD_TO");
   void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
   void *symbol = library ? dlsym(library, "GetPjrtApi") : NULL;
@@ -82,7 +86,8 @@ const PJRT_Api *GetPjrtApi(void) {
   inner = get();
   size_t size = inner->struct_size > sizeof *outer ? inner->struct_size : sizeof *outer;
   outer = calloc(1, size);
-  if (!outer) exit(1);
+  if (!outer)
+    exit(1);
   memcpy(outer, inner, inner->struct_size);
   for (size_t i = 0; i < MAX_OUTPUTS; i++) {
     kinds[i] = "device";
