@@ -401,6 +401,9 @@ void shlo__attr_list(shlo *b, int n, const int *v) {
 /* ---- operations */
 
 static void put_attrs(shlo *b) {
+  if (b->attrs.failed) {
+    out_of_memory(b);
+  }
   if (b->attrs.len > 0) {
     ttc__str_addf(&b->body, " <{");
     ttc__str_addn(&b->body, b->attrs.data, b->attrs.len);
@@ -626,7 +629,7 @@ ttc_status shlo_finish(shlo *b, char **text, ttc_error *err) {
     put_types(b, &s, b->nresult, b->results);
   }
   ttc__str_add(&s, "\n  }\n}\n");
-  char *out = b->body.failed || b->attrs.failed ? NULL : ttc__str_take(&s);
+  char *out = b->body.failed ? NULL : ttc__str_take(&s);
   if (out == NULL) {
     ttc__str_free(&s);
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "shlo_finish: the program's text is too long or memory ran out");
