@@ -264,9 +264,6 @@ ttc_val shlo_param(shlo *b, ttc_dtype dtype, int ndim, const int64_t *dims) {
   if (b->failed || !sound(b, "shlo_param", &t)) {
     return TTC_POISON;
   }
-  if (b->started) {
-    return shlo__fail(b, __FILE__, __LINE__, TTC_INTERNAL, "shlo_param", "parameters come before the first operation");
-  }
   if (!grow(b, &p, b->nparam, &b->param_cap, sizeof *b->alias)) {
     return TTC_POISON;
   }
@@ -416,7 +413,6 @@ ttc_val shlo__op(shlo *b, const char *op, int n, const ttc_val *xs, const shlo_t
   if (b->failed || !sound(b, op, result)) {
     return TTC_POISON;
   }
-  b->started = true;
   int32_t name = b->nname++;
   put_indent(b);
   ttc__str_addf(&b->body, "%%%d = \"%s\"(", (int)name, op);
@@ -432,7 +428,6 @@ ttc_val shlo__op(shlo *b, const char *op, int n, const ttc_val *xs, const shlo_t
 }
 
 ttc_val shlo__op_same(shlo *b, const char *op, int n, const ttc_val *xs) {
-  b->started = true;
   shlo_type t = b->values[xs[0].id].type;
   int32_t name = b->nname++;
   put_indent(b);
@@ -448,7 +443,6 @@ ttc_val shlo__constant(shlo *b, const char *text, const shlo_type *t) {
   if (b->failed || !sound(b, "shlo_const", t)) {
     return TTC_POISON;
   }
-  b->started = true;
   int32_t name = b->nname++;
   put_indent(b);
   ttc__str_addf(&b->body, "%%%d = stablehlo.constant dense<", (int)name);
@@ -467,7 +461,6 @@ ttc_val shlo__zeros(shlo *b, const shlo_type *t) {
 /* ---- operations with regions */
 
 int32_t shlo__op_begin(shlo *b, const char *op, int n, const ttc_val *xs, int nresult) {
-  b->started = true;
   int32_t name = b->nname++;
   put_indent(b);
   ttc__str_addf(&b->body, "%%%d", (int)name);

@@ -25,7 +25,7 @@ typedef struct shlo__region {
 
 struct shlo_builder {
   char name[64];
-  bool for_tpu, failed, started; /* started: an operation was printed, so no more parameters */
+  bool for_tpu, failed;
   shlo_precision precision;
   ttc_error err;
   ttc__str body, attrs; /* attrs: of the operation being put together */

@@ -33,7 +33,7 @@ bool shlo_for_tpu(const shlo *b);
 /* A comment line (the op, the Python line) before the next operations. */
 void shlo_comment(shlo *b, const char *text);
 
-/* Parameters come first, before any operation; alias_output >= 0 donates the parameter to that result. */
+/* Parameters may be added at any time, outside a region's body; alias_output >= 0 donates the parameter to that result. */
 ttc_val shlo_param(shlo *b, ttc_dtype dtype, int ndim, const int64_t *dims);
 void shlo_param_alias(shlo *b, int param, int output);
 /* The results; then, once, the module text (free() it). TTC_INVALID_ARGUMENT with the first noted cause if anything was poisoned.
