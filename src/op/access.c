@@ -124,6 +124,9 @@ static ttc_val read_recipe(shlo *b, ttc_val v, const ttc__geom *g, const ttc_ten
   }
   v = shlo_reshape(b, v, g->npacked, g->packed);
   v = shlo_transpose(b, v, g->perm);
+  if (g->npacked == t->ndim) { /* nothing to insert: the map is the identity */
+    return v;
+  }
   return shlo_broadcast_in_dim(b, v, t->ndim, t->sizes, g->map);
 }
 

@@ -565,6 +565,14 @@ void shlo__body_region(shlo *b, const char *op, bool captures, int narg, const s
 
 /* ---- the module */
 
+/* Parameters may lie anywhere among the values; they are in order. */
+static const shlo_type *param_type(const shlo *b, int32_t param, int32_t *from) {
+  while (b->values[*from].name >= 0 || b->values[*from].sub != param) {
+    ++*from;
+  }
+  return &b->values[*from].type;
+}
+
 /* Each donated parameter goes to one result of its own type. */
 static bool check_alias(shlo *b, int param) {
   int out = b->alias[param];
@@ -575,7 +583,8 @@ static bool check_alias(shlo *b, int param) {
     SHLO_FAIL(b, "shlo_param_alias", "parameter %d is donated to result %d, there are %d", param, out, (int)b->nresult);
     return false;
   }
-  const shlo_type *p = &b->values[param].type, *r = &b->values[b->results[out].id].type;
+  int32_t from = 0;
+  const shlo_type *p = param_type(b, param, &from), *r = &b->values[b->results[out].id].type;
   if (!shlo__same_type(p, r)) {
     SHLO_FAIL(b, "shlo_param_alias", "parameter %d, %s, is donated to result %d, %s: types differ", param, shlo__describe(p).text,
               out, shlo__describe(r).text);
@@ -591,10 +600,11 @@ static bool check_alias(shlo *b, int param) {
 }
 
 static void put_signature(shlo *b, ttc__str *s) {
+  int32_t at = 0;
   ttc__str_addf(s, "module @%s {\n  func.func public @main(", b->name);
   for (int k = 0; k < b->nparam; k++) {
     ttc__str_addf(s, "%s%%arg%d: ", k > 0 ? ", " : "", k);
-    put_type(s, &b->values[k].type);
+    put_type(s, param_type(b, k, &at));
     if (b->alias[k] >= 0) {
       ttc__str_addf(s, " {tf.aliasing_output = %d : i32}", (int)b->alias[k]);
     }
