@@ -1,8 +1,8 @@
 /* Losses: elementwise ones with a reduction, nll_loss, margins. `reduction` is 0 none, 1 mean, 2 sum; mean divides by the number of
  * elements of the loss. Computed in the op type, rounded once. */
-#include "op/reduce.h"
-
 #include <math.h>
+
+#include "op/reduce.h"
 
 enum { NONE = 0, MEAN = 1, SUM = 2 };
 
@@ -20,8 +20,12 @@ static ttc_val per_element(shlo *b, ttc_val g, ttc_val x, int64_t reduction) {
   return reduction == MEAN ? ttc__const2(b, SHLO_DIV, g, (double)shlo_nelem(b, x)) : g;
 }
 
-static ttc_val scalar_like(shlo *b, ttc_val x, double v) { return shlo_const_f(b, shlo_dtype(b, x), v, 0, NULL); }
-static ttc_val times_c(shlo *b, ttc_val x, double v) { return ttc__const2(b, SHLO_MUL, x, v); }
+static ttc_val scalar_like(shlo *b, ttc_val x, double v) {
+  return shlo_const_f(b, shlo_dtype(b, x), v, 0, NULL);
+}
+static ttc_val times_c(shlo *b, ttc_val x, double v) {
+  return ttc__const2(b, SHLO_MUL, x, v);
+}
 
 /* ---- of two tensors: mse, smooth l1, huber, soft margin */
 
@@ -130,9 +134,9 @@ static void lower_bce_logits(shlo *b, ttc_lower *c) {
 
 typedef struct nll {
   int64_t data[3], spot[3];
-  ttc_dtype place; /* integers wide enough for a flat index */
+  ttc_dtype place;                 /* integers wide enough for a flat index */
   ttc_val safe, ignored, in_range; /* [N, 1, S]; safe: the target clamped into range */
-  ttc_val weight;                /* [N, 1, S] or scalar one; 0 where ignored */
+  ttc_val weight;                  /* [N, 1, S] or scalar one; 0 where ignored */
 } nll;
 
 static nll nll_of(shlo *b, ttc_lower *c, int self, ttc_dtype d) {
@@ -327,7 +331,8 @@ static void lower_multilabel(shlo *b, ttc_lower *c) {
   ttc__give(b, c, 1, m.is_target);
 }
 
-/* multilabel_margin_loss_backward(g, self, target, reduction, is_target): g / C for each z > 0, at i, and minus it at the target. */
+/* multilabel_margin_loss_backward(g, self, target, reduction, is_target): g / C for each z > 0, at i, and minus it at the target.
+ */
 static void lower_multilabel_backward(shlo *b, ttc_lower *c) {
   ttc_dtype d = ttc__dtype_op(op_in_dtype(c, 1));
   label_parts m = labels_of(b, c, 1, d);

@@ -3,7 +3,8 @@
  * Everything is computed in the input's op type (f32 for 16-bit floats) and rounded once. With xhat = (x - mean) rstd, n elements a
  * mean is taken over, and h = g w the gradient of xhat:
  *     dx = rstd (h - mean(h) - xhat mean(h xhat))      dw = sum(g xhat)      db = sum(g)
- * (RMS norm has no mean: the term mean(h) is missing.) On XLA:CPU the means sit behind barriers, or each loop computes them again. */
+ * (RMS norm has no mean: the term mean(h) is missing.) On XLA:CPU the means sit behind barriers, or each loop computes them again.
+ */
 #include "op/reduce.h"
 
 /* ---- what they share */
@@ -13,7 +14,9 @@ typedef struct view4 {
   int64_t dims[4];
 } view4;
 
-static ttc_val as4(shlo *b, ttc_val x, view4 v) { return shlo_reshape(b, x, 4, v.dims); }
+static ttc_val as4(shlo *b, ttc_val x, view4 v) {
+  return shlo_reshape(b, x, 4, v.dims);
+}
 
 /* An optional tensor argument as 4-d in dtype d, or poison-free "absent": given is false. */
 typedef struct maybe {
@@ -28,8 +31,12 @@ static maybe maybe_in(shlo *b, ttc_lower *c, int arg, ttc_dtype d, view4 v) {
   return (maybe){true, as4(b, op_in_as(c, arg, d), v)};
 }
 
-static ttc_val times(shlo *b, ttc_val x, maybe w) { return w.given ? shlo_mul(b, x, w.v) : x; }
-static ttc_val plus(shlo *b, ttc_val x, maybe w) { return w.given ? shlo_add(b, x, w.v) : x; }
+static ttc_val times(shlo *b, ttc_val x, maybe w) {
+  return w.given ? shlo_mul(b, x, w.v) : x;
+}
+static ttc_val plus(shlo *b, ttc_val x, maybe w) {
+  return w.given ? shlo_add(b, x, w.v) : x;
+}
 
 /* Mean over ax and mean squared distance from it, kept. */
 static void moments(shlo *b, ttc_val x, const ttc__axes *ax, ttc_val *mean, ttc_val *var) {
@@ -38,9 +45,13 @@ static void moments(shlo *b, ttc_val x, const ttc__axes *ax, ttc_val *mean, ttc_
   *var = ttc__mean_keep(b, shlo_mul(b, d, d), ax);
 }
 
-static ttc_val inverse_std(shlo *b, ttc_val var, ttc_val eps) { return ttc__once(b, shlo_1(b, SHLO_RSQRT, shlo_add(b, var, eps))); }
+static ttc_val inverse_std(shlo *b, ttc_val var, ttc_val eps) {
+  return ttc__once(b, shlo_1(b, SHLO_RSQRT, shlo_add(b, var, eps)));
+}
 
-static ttc_val normalise(shlo *b, ttc_val x, ttc_val mean, ttc_val rstd) { return shlo_mul(b, shlo_sub(b, x, mean), rstd); }
+static ttc_val normalise(shlo *b, ttc_val x, ttc_val mean, ttc_val rstd) {
+  return shlo_mul(b, shlo_sub(b, x, mean), rstd);
+}
 
 /* rstd (h - mean(h) - xhat mean(h xhat)) */
 static ttc_val input_gradient(shlo *b, ttc_val h, ttc_val xhat, ttc_val rstd, const ttc__axes *over, bool centred) {
@@ -62,7 +73,9 @@ static void parameter_gradients(shlo *b, ttc_lower *c, ttc_val g, ttc_val xhat, 
   }
 }
 
-static ttc_dtype op_type(const ttc_lower *c, int arg) { return ttc__dtype_op(op_in_dtype(c, arg)); }
+static ttc_dtype op_type(const ttc_lower *c, int arg) {
+  return ttc__dtype_op(op_in_dtype(c, arg));
+}
 
 static bool refuse_complex(ttc_lower *c, int arg) {
   if (ttc__is_float(op_in_dtype(c, arg))) {
@@ -85,7 +98,10 @@ static rows rows_of(const ttc_lower *c, int input, int shape_arg) {
   for (int i = 0; i < ndim; i++) {
     *(i < ndim - inner ? &m : &n) *= op_in_dim(c, input, i);
   }
-  return (rows){.data = {{m, 1, 1, n}}, .stat = {{m, 1, 1, 1}}, .weight = {{1, 1, 1, n}}, .row = ttc__axes_one(3),
+  return (rows){.data = {{m, 1, 1, n}},
+                .stat = {{m, 1, 1, 1}},
+                .weight = {{1, 1, 1, n}},
+                .row = ttc__axes_one(3),
                 .column = ttc__axes_one(0)};
 }
 
@@ -177,8 +193,11 @@ typedef struct groups {
 static groups groups_of(const ttc_lower *c, int n_arg) {
   int64_t n = op_int(c, n_arg, 1), ch = op_int(c, n_arg + 1, 1), hw = op_int(c, n_arg + 2, 1), g = op_int(c, n_arg + 3, 1);
   int64_t each = g > 0 ? ch / g : 0;
-  return (groups){.data = {{n, g, each, hw}}, .stat = {{n, g, 1, 1}}, .weight = {{1, g, each, 1}},
-                  .group = {.n = 2, .at = {2, 3}}, .sample = {.n = 2, .at = {0, 3}}};
+  return (groups){.data = {{n, g, each, hw}},
+                  .stat = {{n, g, 1, 1}},
+                  .weight = {{1, g, each, 1}},
+                  .group = {.n = 2, .at = {2, 3}},
+                  .sample = {.n = 2, .at = {0, 3}}};
 }
 
 /* native_group_norm(input, weight, bias, N, C, HxW, group, eps) -> y, mean, rstd */

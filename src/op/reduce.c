@@ -1,6 +1,7 @@
 /* Reductions: sum, mean, prod, any, all, amax, max, argmax, var, norm, logsumexp and their kin.
  *
- * 16-bit floats are summed in f32 and rounded once, integers and bool in int64 (the result's dtype), as PyTorch's CPU kernels do. */
+ * 16-bit floats are summed in f32 and rounded once, integers and bool in int64 (the result's dtype), as PyTorch's CPU kernels do.
+ */
 #include "op/reduce.h"
 
 #include <math.h>
@@ -20,7 +21,9 @@ ttc__axes ttc__axes_all(int ndim) {
   return ax;
 }
 
-ttc__axes ttc__axes_one(int axis) { return (ttc__axes){.n = 1, .at = {axis}}; }
+ttc__axes ttc__axes_one(int axis) {
+  return (ttc__axes){.n = 1, .at = {axis}};
+}
 
 ttc__axes ttc__axes_list(const ttc_lower *c, int arg, int ndim) {
   int n = op_given(c, arg) ? op_list_len(c, arg) : 0;
@@ -68,22 +71,30 @@ ttc_val ttc__reduce_keep(shlo *b, shlo_combine how, ttc_val x, const ttc__axes *
   return shlo_reshape(b, r, t.ndim, t.dims);
 }
 
-ttc_val ttc__count(shlo *b, ttc_dtype d, int64_t n) { return shlo_const_f(b, d, (double)n, 0, NULL); }
+ttc_val ttc__count(shlo *b, ttc_dtype d, int64_t n) {
+  return shlo_const_f(b, d, (double)n, 0, NULL);
+}
 
 ttc_val ttc__mean_keep(shlo *b, ttc_val x, const ttc__axes *ax) {
   ttc_val sum = ttc__reduce_keep(b, SHLO_SUM, x, ax);
   return shlo_div(b, sum, ttc__count(b, shlo_dtype(b, x), ttc__axes_count(b, x, ax)));
 }
 
-ttc_val ttc__up(shlo *b, ttc_val x) { return shlo_convert(b, x, ttc__dtype_op(shlo_dtype(b, x))); }
+ttc_val ttc__up(shlo *b, ttc_val x) {
+  return shlo_convert(b, x, ttc__dtype_op(shlo_dtype(b, x)));
+}
 
-ttc_val ttc__once(shlo *b, ttc_val x) { return shlo_for_tpu(b) ? x : shlo_barrier(b, x); }
+ttc_val ttc__once(shlo *b, ttc_val x) {
+  return shlo_for_tpu(b) ? x : shlo_barrier(b, x);
+}
 
 void ttc__give(shlo *b, ttc_lower *c, int k, ttc_val v) {
   op_ret(c, k, shlo_reshape(b, v, op_out_ndim(c, k), op_out_sizes(c, k)));
 }
 
-bool ttc__wanted(const ttc_lower *c, int k) { return k < op_nout(c) && op_out_dtype(c, k) != TTC_DTYPE_INVALID; }
+bool ttc__wanted(const ttc_lower *c, int k) {
+  return k < op_nout(c) && op_out_dtype(c, k) != TTC_DTYPE_INVALID;
+}
 
 ttc_val ttc__const2(shlo *b, shlo_op2 op, ttc_val x, double v) {
   return shlo_2(b, op, x, shlo_const_f(b, shlo_dtype(b, x), v, 0, NULL));
@@ -104,7 +115,9 @@ ttc_val ttc__first_place(shlo *b, ttc_val hit, int axis) {
 }
 
 /* bool has no order in StableHLO's reductions: u8 has the same one. */
-static ttc_val orderable(shlo *b, ttc_val x) { return shlo_dtype(b, x) == TTC_BOOL ? shlo_convert(b, x, TTC_U8) : x; }
+static ttc_val orderable(shlo *b, ttc_val x) {
+  return shlo_dtype(b, x) == TTC_BOOL ? shlo_convert(b, x, TTC_U8) : x;
+}
 
 void ttc__extreme(shlo *b, ttc_val x, int axis, bool largest, ttc_val *val, ttc_val *idx) {
   x = orderable(b, x);

@@ -1,17 +1,17 @@
 /* Running reductions along one axis: cumsum, cumprod, cummax, cummin, logcumsumexp.
  *
- * All are one generic scan over an associative combine. reduce_window with a window of the whole axis is avoided: XLA:CPU plugins have
- * aborted on it, and odd-even recursion costs 0.4-1.5 s to compile there. Instead:
- *   XLA:CPU  a while loop that walks a short axis; a long axis is cut into blocks of 64 that are walked side by side, their last
- *            elements are scanned in turn, and each block is combined with what came before it.
- *   TPU      the same blocks, of 128, and inside a block log2 steps of "combine with the element 2^k before". */
+ * All are one generic scan over an associative combine. reduce_window with a window of the whole axis is avoided: XLA:CPU plugins
+ * have aborted on it, and odd-even recursion costs 0.4-1.5 s to compile there. Instead: XLA:CPU  a while loop that walks a short
+ * axis; a long axis is cut into blocks of 64 that are walked side by side, their last elements are scanned in turn, and each block
+ * is combined with what came before it. TPU      the same blocks, of 128, and inside a block log2 steps of "combine with the
+ * element 2^k before". */
 #include "op/reduce.h"
 
 enum {
-  MAX_SCANNED = 2,       /* arrays scanned together */
-  CPU_BLOCK = 64,        /* and the axis that is always walked directly */
-  CPU_WALK = 512,        /* longest axis walked directly in small arrays */
-  CPU_SMALL = 1 << 19,   /* elements */
+  MAX_SCANNED = 2,     /* arrays scanned together */
+  CPU_BLOCK = 64,      /* and the axis that is always walked directly */
+  CPU_WALK = 512,      /* longest axis walked directly in small arrays */
+  CPU_SMALL = 1 << 19, /* elements */
   TPU_BLOCK = 128
 };
 
@@ -195,8 +195,7 @@ static void combine_logaddexp(shlo *b, int n, const ttc_val *x, const ttc_val *y
   (void)n;
   ttc_val hi = shlo_2(b, SHLO_MAX, x[0], y[0]), lo = shlo_2(b, SHLO_MIN, x[0], y[0]);
   ttc_val sum = shlo_add(b, hi, shlo_1(b, SHLO_LOG1P, shlo_1(b, SHLO_EXP, shlo_sub(b, lo, hi))));
-  ttc_val one_inf = shlo_2(b, SHLO_AND, shlo_compare(b, SHLO_EQ, lo, hi),
-                           shlo_1(b, SHLO_NOT, shlo_1(b, SHLO_IS_FINITE, hi)));
+  ttc_val one_inf = shlo_2(b, SHLO_AND, shlo_compare(b, SHLO_EQ, lo, hi), shlo_1(b, SHLO_NOT, shlo_1(b, SHLO_IS_FINITE, hi)));
   out[0] = shlo_select(b, one_inf, hi, sum);
 }
 
@@ -243,10 +242,8 @@ static void lower_logcumsumexp(shlo *b, ttc_lower *c) {
 }
 
 const ttc_op_row ttc__scan_rows[] = {
-    TTC_ROW("cumsum", lower_cumsum, SHLO_SUM, TOL_SUM),
-    TTC_ROW("cumprod", lower_cumsum, SHLO_PROD, TOL_SUM),
-    TTC_ROW("cummax", lower_cummax, SHLO_AMAX, TOL_EXACT),
-    TTC_ROW("cummin", lower_cummax, SHLO_AMIN, TOL_EXACT),
+    TTC_ROW("cumsum", lower_cumsum, SHLO_SUM, TOL_SUM),      TTC_ROW("cumprod", lower_cumsum, SHLO_PROD, TOL_SUM),
+    TTC_ROW("cummax", lower_cummax, SHLO_AMAX, TOL_EXACT),   TTC_ROW("cummin", lower_cummax, SHLO_AMIN, TOL_EXACT),
     TTC_ROW("logcumsumexp", lower_logcumsumexp, 0, TOL_SUM),
 };
 TTC_FAMILY(scan)

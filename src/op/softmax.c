@@ -1,7 +1,7 @@
 /* softmax, log_softmax and their backwards. 16-bit floats are computed in f32 and rounded once. */
-#include "op/reduce.h"
-
 #include <math.h>
+
+#include "op/reduce.h"
 
 /* What both begin with: x in its op type, at least 1-d, less its largest along the axis. A row of -inf gives NaN, as on CPU. */
 static ttc_val centred(shlo *b, ttc_val x, int axis) {

@@ -1,7 +1,7 @@
 /* Order: sort, topk, kthvalue, median, nanmedian, mode. All sort (value, place) pairs, stable, NaN above every number. */
-#include "op/reduce.h"
-
 #include <math.h>
+
+#include "op/reduce.h"
 
 /* bool has no order in StableHLO: u8 has the same one. */
 static ttc_val sortable(shlo *b, ttc_lower *c) {
@@ -115,8 +115,8 @@ static void combine_max(shlo *b, int n, const ttc_val *x, const ttc_val *y, ttc_
   out[0] = shlo_2(b, SHLO_MAX, x[0], y[0]);
 }
 
-/* mode(self, dim, keepdim): in the sorted values, the end of the first of the longest runs of equals. The length of the run so far is
- * the distance from its start, and its start is the running maximum of the places that differ from their predecessor. */
+/* mode(self, dim, keepdim): in the sorted values, the end of the first of the longest runs of equals. The length of the run so far
+ * is the distance from its start, and its start is the running maximum of the places that differ from their predecessor. */
 static void lower_mode(shlo *b, ttc_lower *c) {
   ttc_val x = sortable(b, c), sv, si;
   int axis = op_axis(c, 1, shlo_ndim(b, x));
