@@ -65,10 +65,10 @@ static ttc_val input_gradient(shlo *b, ttc_val h, ttc_val xhat, ttc_val rstd, co
 
 /* dw and db, whichever is wanted as results 1 and 2 (or 1 alone). */
 static void parameter_gradients(shlo *b, ttc_lower *c, ttc_val g, ttc_val xhat, const ttc__axes *over, bool bias) {
-  if (ttc__wanted(c, 1)) {
+  if (op_wanted(c, 1)) {
     ttc__give(b, c, 1, ttc__reduce_keep(b, SHLO_SUM, shlo_mul(b, g, xhat), over));
   }
-  if (bias && ttc__wanted(c, 2)) {
+  if (bias && op_wanted(c, 2)) {
     ttc__give(b, c, 2, ttc__reduce_keep(b, SHLO_SUM, g, over));
   }
 }
@@ -132,7 +132,7 @@ static void lower_layer_norm_backward(shlo *b, ttc_lower *c) {
   ttc_val g = as4(b, op_in_as(c, 0, d), r.data), x = as4(b, op_in_as(c, 1, d), r.data);
   ttc_val mean = as4(b, op_in_as(c, 3, d), r.stat), rstd = as4(b, op_in_as(c, 4, d), r.stat);
   ttc_val xhat = normalise(b, x, mean, rstd);
-  if (ttc__wanted(c, 0)) {
+  if (op_wanted(c, 0)) {
     ttc_val h = times(b, g, maybe_in(b, c, 5, d, r.weight));
     ttc__give(b, c, 0, input_gradient(b, h, xhat, rstd, &r.row, true));
   }
@@ -175,7 +175,7 @@ static void lower_rms_norm_backward(shlo *b, ttc_lower *c) {
   ttc_val g = as4(b, op_in_as(c, 0, d), r.data), x = as4(b, op_in_as(c, 1, d), r.data);
   ttc_val rstd = as4(b, op_in_as(c, 3, d), r.stat);
   ttc_val xhat = shlo_mul(b, x, rstd);
-  if (ttc__wanted(c, 0)) {
+  if (op_wanted(c, 0)) {
     ttc_val h = times(b, g, maybe_in(b, c, 4, d, r.weight));
     ttc__give(b, c, 0, input_gradient(b, h, xhat, rstd, &r.row, false));
   }
@@ -227,7 +227,7 @@ static void lower_group_norm_backward(shlo *b, ttc_lower *c) {
   ttc_val g = as4(b, op_in_as(c, 0, d), r.data), x = as4(b, op_in_as(c, 1, d), r.data);
   ttc_val mean = as4(b, op_in_as(c, 2, d), r.stat), rstd = as4(b, op_in_as(c, 3, d), r.stat);
   ttc_val xhat = normalise(b, x, mean, rstd);
-  if (ttc__wanted(c, 0)) {
+  if (op_wanted(c, 0)) {
     ttc_val h = times(b, g, maybe_in(b, c, 4, d, r.weight));
     ttc__give(b, c, 0, input_gradient(b, h, xhat, rstd, &r.group, true));
   }
@@ -340,7 +340,7 @@ static void lower_batch_norm_backward(shlo *b, ttc_lower *c) {
     rstd = inverse_std(b, as4(b, op_in_as(c, 4, d), r.stat), op_num(c, 8, 0, d));
   }
   ttc_val xhat = normalise(b, x, mean, rstd);
-  if (ttc__wanted(c, 0)) {
+  if (op_wanted(c, 0)) {
     ttc_val scale = ttc__once(b, times(b, rstd, maybe_in(b, c, 2, d, r.stat)));
     ttc__give(b, c, 0, train ? input_gradient(b, g, xhat, scale, &r.rest, true) : shlo_mul(b, g, scale));
   }

@@ -89,11 +89,9 @@ ttc_val ttc__once(shlo *b, ttc_val x) {
 }
 
 void ttc__give(shlo *b, ttc_lower *c, int k, ttc_val v) {
-  op_ret(c, k, shlo_reshape(b, v, op_out_ndim(c, k), op_out_sizes(c, k)));
-}
-
-bool ttc__wanted(const ttc_lower *c, int k) {
-  return k < op_nout(c) && op_out_dtype(c, k) != TTC_DTYPE_INVALID;
+  if (op_wanted(c, k)) {
+    op_ret(c, k, shlo_reshape(b, v, op_out_ndim(c, k), op_out_sizes(c, k)));
+  }
 }
 
 ttc_val ttc__const2(shlo *b, shlo_op2 op, ttc_val x, double v) {

@@ -33,8 +33,6 @@ ttc_val ttc__up(shlo *b, ttc_val x);
 ttc_val ttc__once(shlo *b, ttc_val x);
 /* Result k, given in any shape of the same number of elements (keepdim or not, 0-d as 1-d). */
 void ttc__give(shlo *b, ttc_lower *c, int k, ttc_val v);
-/* Is result k expected? (output_mask, stats that are not there) */
-bool ttc__wanted(const ttc_lower *c, int k);
 /* A scalar for "this many": n as a float of dtype d. */
 ttc_val ttc__count(shlo *b, ttc_dtype d, int64_t n);
 /* max(x, v) of floats with NaN kept, and the like, against a constant. */
