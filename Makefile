@@ -37,6 +37,13 @@ core-test: $(VENV)/.stamp-venv
 	$(VENV)/bin/ninja -C $(CORE_BUILD)
 	$(VENV)/bin/ctest --test-dir $(CORE_BUILD) --output-on-failure
 
+.PHONY: core-sanitize
+core-sanitize: $(VENV)/.stamp-venv
+	$(VENV)/bin/cmake -S . -B build/sanitize -G Ninja -DTTC_TESTS=ON -DTTC_WERROR=ON -DTTC_SANITIZE=ON \
+	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) >/dev/null
+	$(VENV)/bin/ninja -C build/sanitize
+	$(VENV)/bin/ctest --test-dir build/sanitize --output-on-failure
+
 build: $(VENV)/.stamp-build
 
 bench: $(VENV)/.stamp-build $(VENV)/.stamp-bench
