@@ -192,25 +192,28 @@ static void lower_grouped_mm(shlo *b, ttc_lower *c) {
   op_ret(c, 0, v);
 }
 
+/* beta and alpha: whether they are 0 or 1 decides the program. */
+#define UNITS(beta) (UINT64_C(3) << (beta))
+
 const ttc_op_row ttc__matmul_rows[] = {
-    {"mm", lower_mm, 0, TOL_DOT, 0, 0, NULL, NULL},
-    {"mm.dtype", lower_mm, 0, TOL_DOT, 0, 0, NULL, NULL},
-    {"bmm", lower_mm, 1, TOL_DOT, 0, 0, NULL, NULL},
-    {"bmm.dtype", lower_mm, 1, TOL_DOT, 0, 0, NULL, NULL},
-    {"mv", lower_mv, 0, TOL_DOT, 0, 0, NULL, NULL},
-    {"dot", lower_vecdot, 0, TOL_DOT, 0, 0, NULL, NULL},
-    {"vdot", lower_vecdot, 1, TOL_DOT, 0, 0, NULL, NULL},
-    {"addmm", lower_addmm, 0, TOL_DOT, 0, 0, NULL, NULL},
-    {"addmm.dtype", lower_addmm, 0, TOL_DOT, 0, 0, NULL, NULL},
-    {"baddbmm", lower_addmm, 1, TOL_DOT, 0, 0, NULL, NULL},
-    {"baddbmm.dtype", lower_addmm, 1, TOL_DOT, 0, 0, NULL, NULL},
-    {"addbmm", lower_addbmm, 0, TOL_DOT, 0, 0, NULL, NULL},
-    {"addmv", lower_addmv, 0, TOL_DOT, 0, 0, NULL, NULL},
-    {"addr", lower_addr, 0, TOL_DOT, 0, 0, NULL, NULL},
-    {"_addmm_activation", lower_addmm_activation, 0, TOL_DOT, 0, 0, NULL, "gelu is the erf form"},
-    {"_int_mm", lower_int_mm, 0, TOL_EXACT, 0, 0, NULL, NULL},
-    {"_weight_int8pack_mm", lower_int8pack_mm, 0, TOL_DOT, 0, 0, NULL, NULL},
-    {"_scaled_mm", lower_scaled_mm, 0, TOL_DOT, 0, 0, NULL, "one scale, or a column and a row of scales"},
-    {"_grouped_mm", lower_grouped_mm, 0, TOL_DOT, 0, 0, NULL, "groups are masked: the work is that of every group over all rows"},
+    {"mm", lower_mm, 0, TOL_DOT, 0, 0, NULL, NULL, 0},
+    {"mm.dtype", lower_mm, 0, TOL_DOT, 0, 0, NULL, NULL, 0},
+    {"bmm", lower_mm, 1, TOL_DOT, 0, 0, NULL, NULL, 0},
+    {"bmm.dtype", lower_mm, 1, TOL_DOT, 0, 0, NULL, NULL, 0},
+    {"mv", lower_mv, 0, TOL_DOT, 0, 0, NULL, NULL, 0},
+    {"dot", lower_vecdot, 0, TOL_DOT, 0, 0, NULL, NULL, 0},
+    {"vdot", lower_vecdot, 1, TOL_DOT, 0, 0, NULL, NULL, 0},
+    {"addmm", lower_addmm, 0, TOL_DOT, 0, 0, NULL, NULL, UNITS(3)},
+    {"addmm.dtype", lower_addmm, 0, TOL_DOT, 0, 0, NULL, NULL, UNITS(4)},
+    {"baddbmm", lower_addmm, 1, TOL_DOT, 0, 0, NULL, NULL, UNITS(3)},
+    {"baddbmm.dtype", lower_addmm, 1, TOL_DOT, 0, 0, NULL, NULL, UNITS(4)},
+    {"addbmm", lower_addbmm, 0, TOL_DOT, 0, 0, NULL, NULL, UNITS(3)},
+    {"addmv", lower_addmv, 0, TOL_DOT, 0, 0, NULL, NULL, UNITS(3)},
+    {"addr", lower_addr, 0, TOL_DOT, 0, 0, NULL, NULL, UNITS(3)},
+    {"_addmm_activation", lower_addmm_activation, 0, TOL_DOT, 0, 0, NULL, "gelu is the erf form", UNITS(3)},
+    {"_int_mm", lower_int_mm, 0, TOL_EXACT, 0, 0, NULL, NULL, 0},
+    {"_weight_int8pack_mm", lower_int8pack_mm, 0, TOL_DOT, 0, 0, NULL, NULL, 0},
+    {"_scaled_mm", lower_scaled_mm, 0, TOL_DOT, 0, 0, NULL, "one scale, or a column and a row of scales", 0},
+    {"_grouped_mm", lower_grouped_mm, 0, TOL_DOT, 0, 0, NULL, "groups are masked: the work is that of every group over all rows", 0},
 };
 TTC_FAMILY(matmul)

@@ -169,6 +169,14 @@ static ttc_val apply_dense(shlo *b, ttc_val x, int axis, const ttc__taps *t, ttc
   return shlo_transpose(b, y, perm);
 }
 
+/* Where tap k has a weight: bool [n]. */
+static ttc_val used_taps(shlo *b, const ttc__taps *t, int64_t k, int64_t *scratch) {
+  for (int64_t i = 0; i < t->n; i++) {
+    scratch[i] = t->weight[i * t->ntap + k] != 0;
+  }
+  return shlo_convert(b, shlo_const_table(b, TTC_S32, t->n, scratch), TTC_BOOL);
+}
+
 ttc_val ttc__apply_taps(shlo *b, ttc_val x, int axis, const ttc__taps *t) {
   ttc_dtype d = shlo_dtype(b, x);
   int nd = shlo_ndim(b, x);
@@ -179,15 +187,19 @@ ttc_val ttc__apply_taps(shlo *b, ttc_val x, int axis, const ttc__taps *t) {
   double *w = malloc((size_t)(t->n > 0 ? t->n : 1) * sizeof *w);
   ttc_val sum = TTC_POISON;
   for (int64_t k = 0; idx && w && k < t->ntap; k++) {
-    bool all_one = true;
+    bool units = true, gaps = false; /* only 0 and 1; some 0 */
     for (int64_t i = 0; i < t->n; i++) {
       idx[i] = t->index[i * t->ntap + k];
       w[i] = t->weight ? t->weight[i * t->ntap + k] : 1;
-      all_one = all_one && w[i] == 1;
+      units = units && (w[i] == 0 || w[i] == 1);
+      gaps = gaps || w[i] == 0;
     }
     ttc_val v = shlo_take(b, x, shlo_const_table(b, TTC_S32, t->n, idx), axis);
-    if (!all_one) {
+    if (!units) {
       v = shlo_mul(b, v, ttc__along(b, ttc__real_table(b, d, t->n, w), axis, nd));
+    }
+    if (gaps) { /* not 0 · inf */
+      v = shlo_select(b, ttc__along(b, used_taps(b, t, k, idx), axis, nd), v, shlo_const_like(b, v, 0));
     }
     sum = k == 0 ? v : shlo_add(b, sum, v);
   }
