@@ -93,11 +93,38 @@ static void lower_gru_backward(shlo *b, ttc_lower *c) {
   }
 }
 
-/* ---- results: PyTorch has no Meta kernels for the GRU cell */
+/* ---- results: PyTorch has no Meta kernels for the GRU cell, and one for the LSTM cell that wants biases */
 
 static void dense_spec(ttc_spec *s, ttc_dtype dtype, int ndim, int64_t d0, int64_t d1) {
   *s = (ttc_spec){.dtype = dtype, .ndim = ndim, .sizes = {d0, d1}};
   ttc__dense_strides(ndim, s->sizes, s->strides);
+}
+
+static ttc_status infer_lstm(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  const ttc_arg *a = call->args;
+  if (call->narg < 5 || max < 3 || a[2].kind != TTC_ARG_TENSOR || a[2].tensor->ndim != 2) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "_thnn_fused_lstm_cell: expected a 2-d cell state");
+  }
+  const ttc_tensor *cx = a[2].tensor;
+  for (int k = 0; k < 3; k++) {
+    dense_spec(&specs[k], (ttc_dtype)cx->dtype, 2, cx->sizes[0], (k == 2 ? 4 : 1) * cx->sizes[1]);
+  }
+  *nout = 3;
+  return TTC_OK;
+}
+
+static ttc_status infer_lstm_backward(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  const ttc_arg *a = call->args;
+  if (call->narg < 6 || max < 3 || a[2].kind != TTC_ARG_TENSOR || a[2].tensor->ndim != 2) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "_thnn_fused_lstm_cell_backward_impl: expected a 2-d cell state");
+  }
+  const ttc_tensor *cx = a[2].tensor;
+  ttc_dtype d = (ttc_dtype)cx->dtype;
+  dense_spec(&specs[0], d, 2, cx->sizes[0], 4 * cx->sizes[1]);
+  dense_spec(&specs[1], d, 2, cx->sizes[0], cx->sizes[1]);
+  dense_spec(&specs[2], a[5].i ? d : TTC_DTYPE_INVALID, 1, 4 * cx->sizes[1], 0);
+  *nout = 3;
+  return TTC_OK;
 }
 
 static ttc_status infer_gru(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
@@ -131,8 +158,8 @@ static ttc_status infer_gru_backward(const ttc_call *call, uint32_t max, ttc_spe
 }
 
 const ttc_op_row ttc__rnn_rows[] = {
-    {"_thnn_fused_lstm_cell", lower_lstm, 0, TOL_SUM, 0, 0, NULL, NULL, 0},
-    {"_thnn_fused_lstm_cell_backward_impl", lower_lstm_backward, 0, TOL_SUM, 0, 0, NULL, NULL, 0},
+    {"_thnn_fused_lstm_cell", lower_lstm, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_lstm, NULL, 0},
+    {"_thnn_fused_lstm_cell_backward_impl", lower_lstm_backward, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_lstm_backward, NULL, 0},
     {"_thnn_fused_gru_cell", lower_gru, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_gru, NULL, 0},
     {"_thnn_fused_gru_cell_backward", lower_gru_backward, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_gru_backward, NULL, 0},
 };
