@@ -64,6 +64,9 @@ ttc_dtype op_in_dtype(const ttc_lower *c, int i);   /* of a tensor argument */
 int op_in_ndim(const ttc_lower *c, int i);
 int64_t op_in_dim(const ttc_lower *c, int i, int axis); /* axis may be negative */
 const int64_t *op_in_sizes(const ttc_lower *c, int i);
+/* Is the argument's memory in the order of its sizes (PyTorch's is_contiguous)? The few rules that ask return what PyTorch's own kernels
+ * and gradients agree on. */
+bool op_in_contiguous(const ttc_lower *c, int i);
 /* Tensor lists. */
 int op_list_len(const ttc_lower *c, int i); /* of tensor, number and int lists */
 bool op_list_given(const ttc_lower *c, int i, int k);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int ttc__dims(shlo *b, ttc_val x, int64_t dims[TTC_MAX_NDIM]) {
+int ttc__dims(shlo *b, ttc_val x, int64_t *dims) {
   const shlo_type *t = shlo_typeof(b, x);
   int nd = t->ndim < TTC_MAX_NDIM ? t->ndim : TTC_MAX_NDIM;
   for (int k = 0; k < nd; k++) {

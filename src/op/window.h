@@ -4,8 +4,8 @@
 
 #include "op/op.h"
 
-/* Fill dims with x's sizes and return its rank. */
-int ttc__dims(shlo *b, ttc_val x, int64_t dims[TTC_MAX_NDIM]);
+/* Fill dims (room for TTC_MAX_NDIM) with x's sizes and return its rank. */
+int ttc__dims(shlo *b, ttc_val x, int64_t *dims);
 /* x[.., start : start + (n-1)·stride + 1 : stride, ..] along one axis: n elements. */
 ttc_val ttc__take_strided(shlo *b, ttc_val x, int axis, int64_t start, int64_t n, int64_t stride);
 /* Pad one axis; lo and hi may be negative. */
