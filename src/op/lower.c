@@ -252,6 +252,11 @@ int64_t op_in_dim(const ttc_lower *c, int i, int axis) {
   return axis >= 0 && axis < n ? op_in_sizes(c, i)[axis] : 1;
 }
 
+bool op_in_contiguous(const ttc_lower *c, int i) {
+  const ttc_arg *a = arg(c, i);
+  return a->kind != TTC_ARG_TENSOR || ttc__is_dense(a->tensor[0].ndim, a->tensor[0].sizes, a->tensor[0].strides);
+}
+
 int op_list_len(const ttc_lower *c, int i) {
   const ttc_arg *a = arg(c, i);
   return a->kind == TTC_ARG_TENSORS || a->kind == TTC_ARG_SCALARS || a->kind == TTC_ARG_INTS ? (int)a->n : 0;
