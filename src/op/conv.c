@@ -1,18 +1,18 @@
 /* Family "conv": convolution and transposed convolution in 1 to 3 spatial dimensions, and their gradients.
  *
- * Everything is said in terms of one underlying convolution from a `big` side [N, C, in..] to a `small` side [N, O, out..] with a kernel
- * [O, C/groups, K..]: forward (big -> small), its transpose (small -> big) and the kernel's gradient. A transposed convolution is the
- * same geometry run the other way, its weight [Cin, Cout/groups, K..] being already the underlying kernel.
+ * Everything is said in terms of one underlying convolution from a `big` side [N, C, in..] to a `small` side [N, O, out..] with a
+ * kernel [O, C/groups, K..]: forward (big -> small), its transpose (small -> big) and the kernel's gradient. A transposed
+ * convolution is the same geometry run the other way, its weight [Cin, Cout/groups, K..] being already the underlying kernel.
  *
- * Two forms of each. The plain one is one stablehlo.convolution, which suits a TPU. On XLA:CPU that is up to 100 times too slow where the
- * output is small or the window larger than its input, and naive for anything but f32: there, patches and one dot. Patches are laid
- * out [C, K.., N, out..] so that the weight is used as it lies and both dots have one long free axis.
+ * Two forms of each. The plain one is one stablehlo.convolution, which suits a TPU. On XLA:CPU that is up to 100 times too slow
+ * where the output is small or the window larger than its input, and naive for anything but f32: there, patches and one dot.
+ * Patches are laid out [C, K.., N, out..] so that the weight is used as it lies and both dots have one long free axis.
  *
  * 16-bit floats: a TPU accumulates in f32 by itself; elsewhere operands are widened first and the result rounded once. */
 #include "op/window.h"
 
 typedef struct conv {
-  ttc__window w; /* in: big extents, out: small extents */
+  ttc__window w;               /* in: big extents, out: small extents */
   int64_t batch, c, o, groups; /* c: big channels, o: small channels, in all */
   ttc_dtype acc;
 } conv;
@@ -89,7 +89,9 @@ static ttc_val plain_kernel(shlo *b, const conv *k, ttc_val big, ttc_val small) 
 /* ------------------------------------------------------------------------------------------- patches and one dot */
 
 /* Swap batch and channels: [N, C, ..] <-> [C, N, ..]. */
-static ttc_val swap_batch(shlo *b, ttc_val x) { return ttc__move_axis(b, x, 1, 0); }
+static ttc_val swap_batch(shlo *b, ttc_val x) {
+  return ttc__move_axis(b, x, 1, 0);
+}
 
 /* big [N, C, in..] -> [C·K, N·out] */
 static ttc_val patches(shlo *b, const conv *k, ttc_val big) {
@@ -102,7 +104,9 @@ static ttc_val flat_small(shlo *b, const conv *k, ttc_val small) {
   return ttc__merge_axes(b, swap_batch(b, small), 1, 1 + k->w.nd);
 }
 
-static ttc_val flat_kernel(shlo *b, const conv *k, ttc_val w) { return ttc__merge_axes(b, w, 1, 1 + k->w.nd); }
+static ttc_val flat_kernel(shlo *b, const conv *k, ttc_val w) {
+  return ttc__merge_axes(b, w, 1, 1 + k->w.nd);
+}
 
 static ttc_val dot_axes(shlo *b, ttc_val x, ttc_val y, int xa, int ya, ttc_dtype acc) {
   return shlo_dot(b, x, y, 0, NULL, NULL, 1, &xa, &ya, acc);
@@ -320,10 +324,14 @@ static ttc_val run_forward(shlo *b, const conv *k, ttc_val big, ttc_val w) {
     return zeros(b, k, k->batch, k->o, k->w.out);
   }
   switch (choose(b, k, false)) {
-    case PATCHES: return patch_forward(b, k, big, w);
-    case POINTWISE: return point_forward(b, k, big, w);
-    case DEPTHWISE: return depthwise_forward(b, k, big, w);
-    default: return plain_forward(b, k, big, w);
+    case PATCHES:
+      return patch_forward(b, k, big, w);
+    case POINTWISE:
+      return point_forward(b, k, big, w);
+    case DEPTHWISE:
+      return depthwise_forward(b, k, big, w);
+    default:
+      return plain_forward(b, k, big, w);
   }
 }
 
@@ -332,10 +340,14 @@ static ttc_val run_transpose(shlo *b, const conv *k, ttc_val small, ttc_val w) {
     return zeros(b, k, k->batch, k->c, k->w.in);
   }
   switch (choose(b, k, false)) {
-    case PATCHES: return patch_transpose(b, k, small, w);
-    case POINTWISE: return point_transpose(b, k, small, w);
-    case DEPTHWISE: return depthwise_transpose(b, k, small, w);
-    default: return plain_transpose(b, k, small, w);
+    case PATCHES:
+      return patch_transpose(b, k, small, w);
+    case POINTWISE:
+      return point_transpose(b, k, small, w);
+    case DEPTHWISE:
+      return depthwise_transpose(b, k, small, w);
+    default:
+      return plain_transpose(b, k, small, w);
   }
 }
 
@@ -344,9 +356,12 @@ static ttc_val run_kernel(shlo *b, const conv *k, ttc_val big, ttc_val small) {
     return zeros(b, k, k->o, k->c / k->groups, k->w.size);
   }
   switch (choose(b, k, true)) {
-    case PATCHES: return patch_kernel(b, k, big, small);
-    case DEPTHWISE: return depthwise_kernel(b, k, big, small);
-    default: return plain_kernel(b, k, big, small);
+    case PATCHES:
+      return patch_kernel(b, k, big, small);
+    case DEPTHWISE:
+      return depthwise_kernel(b, k, big, small);
+    default:
+      return plain_kernel(b, k, big, small);
   }
 }
 
@@ -456,7 +471,9 @@ static void fill_spec(ttc_spec *s, ttc_dtype dtype, int ndim, const int64_t *siz
   }
 }
 
-static int64_t int_at(const ttc_arg *a, int k) { return a->kind == TTC_ARG_INTS && a->n ? a->ints[a->n == 1 ? 0 : k] : 0; }
+static int64_t int_at(const ttc_arg *a, int k) {
+  return a->kind == TTC_ARG_INTS && a->n ? a->ints[a->n == 1 ? 0 : k] : 0;
+}
 
 /* convolution_overrideable's result: PyTorch's formula; channels_last if either operand is. */
 static ttc_status infer_conv(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
@@ -466,7 +483,8 @@ static ttc_status infer_conv(const ttc_call *call, uint32_t max, ttc_spec *specs
   }
   const ttc_tensor *x = a[0].tensor, *w = a[1].tensor;
   if (x->ndim < 3 || x->ndim > 5 || w->ndim != x->ndim) {
-    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "convolution: expected input and weight of 3 to 5 dimensions, got %d and %d", x->ndim, w->ndim);
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "convolution: expected input and weight of 3 to 5 dimensions, got %d and %d",
+                    x->ndim, w->ndim);
   }
   int64_t sizes[5], groups = a[8].i;
   sizes[0] = x->sizes[0];

@@ -1,8 +1,8 @@
 /* Family "linalg": factorizations and solves of (batches of) dense matrices.
  *
- * No plugin at hand has LAPACK, so LU (partial pivoting, as getrf), Householder QR (as geqrf) and the matrix exponential are loops in
- * StableHLO, one column a step over the whole batch [B, m, n]. Cholesky and triangular solves are StableHLO's own. Signs and pivots
- * are LAPACK's: largest |re| + |im|, the first on ties; reflectors with beta = -sign(alpha)·norm. */
+ * No plugin at hand has LAPACK, so LU (partial pivoting, as getrf), Householder QR (as geqrf) and the matrix exponential are loops
+ * in StableHLO, one column a step over the whole batch [B, m, n]. Cholesky and triangular solves are StableHLO's own. Signs and
+ * pivots are LAPACK's: largest |re| + |im|, the first on ties; reflectors with beta = -sign(alpha)·norm. */
 #include "op/window.h"
 
 static const int MINOR = 2;
@@ -25,28 +25,42 @@ static ttc_val batched(shlo *b, ttc_val x) {
 }
 
 /* Give result k, whatever batch shape it has. */
-static void ret(shlo *b, ttc_lower *c, int k, ttc_val v) { op_ret(c, k, shlo_reshape(b, v, op_out_ndim(c, k), op_out_sizes(c, k))); }
+static void ret(shlo *b, ttc_lower *c, int k, ttc_val v) {
+  op_ret(c, k, shlo_reshape(b, v, op_out_ndim(c, k), op_out_sizes(c, k)));
+}
 
-static ttc_val transposed(shlo *b, ttc_val x) { return shlo_transpose(b, x, (const int[3]){0, 2, 1}); }
+static ttc_val transposed(shlo *b, ttc_val x) {
+  return shlo_transpose(b, x, (const int[3]){0, 2, 1});
+}
 
 static ttc_val conjugate(shlo *b, ttc_val x) {
   return ttc__is_complex(shlo_dtype(b, x)) ? shlo_1(b, SHLO_CHLO_CONJ, x) : x;
 }
 
-static ttc_val adjoint(shlo *b, ttc_val x) { return conjugate(b, transposed(b, x)); }
+static ttc_val adjoint(shlo *b, ttc_val x) {
+  return conjugate(b, transposed(b, x));
+}
 
 static ttc_val matmul(shlo *b, ttc_val x, ttc_val y) {
   const int zero = 0, one = 1;
   return shlo_dot(b, x, y, 1, &zero, &zero, 1, &MINOR, &one, shlo_dtype(b, x));
 }
 
-static ttc_val int_scalar(shlo *b, int64_t v) { return shlo_const_i(b, TTC_S32, v, 0, NULL); }
+static ttc_val int_scalar(shlo *b, int64_t v) {
+  return shlo_const_i(b, TTC_S32, v, 0, NULL);
+}
 
 /* s32 [1, m, n]: the row (axis 1) or column (axis 2) of each element. */
-static ttc_val place(shlo *b, int axis, int64_t m, int64_t n) { return shlo_iota(b, TTC_S32, axis, 3, (const int64_t[3]){1, m, n}); }
+static ttc_val place(shlo *b, int axis, int64_t m, int64_t n) {
+  return shlo_iota(b, TTC_S32, axis, 3, (const int64_t[3]){1, m, n});
+}
 
-static ttc_val zero_of(shlo *b, ttc_val x) { return shlo_const_i(b, shlo_dtype(b, x), 0, 0, NULL); }
-static ttc_val one_of(shlo *b, ttc_val x) { return shlo_const_i(b, shlo_dtype(b, x), 1, 0, NULL); }
+static ttc_val zero_of(shlo *b, ttc_val x) {
+  return shlo_const_i(b, shlo_dtype(b, x), 0, 0, NULL);
+}
+static ttc_val one_of(shlo *b, ttc_val x) {
+  return shlo_const_i(b, shlo_dtype(b, x), 1, 0, NULL);
+}
 
 /* The n x n unit matrix, [batch, n, n] in x's dtype. */
 static ttc_val eye(shlo *b, ttc_val x, int64_t batch, int64_t n) {
@@ -87,9 +101,10 @@ static void below_count(shlo *b, void *ctx, const ttc_val *args, ttc_val *result
 /* -------------------------------------------------------------------------------------------------------------- LU */
 
 typedef struct lu {
-  ttc_val factors;        /* [B, m, n]: U, and L below the diagonal */
-  ttc_val pivots, order;  /* s32 [B, k]: row swapped at step i (from 0); s32 [B, m]: P^T as a permutation: row i of PA is A[order[i]] */
-  ttc_val info;           /* s32 [B]: 1 + first zero pivot, or 0 */
+  ttc_val factors; /* [B, m, n]: U, and L below the diagonal */
+  ttc_val pivots,
+      order;    /* s32 [B, k]: row swapped at step i (from 0); s32 [B, m]: P^T as a permutation: row i of PA is A[order[i]] */
+  ttc_val info; /* s32 [B]: 1 + first zero pivot, or 0 */
 } lu;
 
 /* |re| + |im| */
@@ -157,8 +172,16 @@ static lu factor_lu(shlo *b, ttc_val a) {
 
 /* x [B, m, n] with its rows taken in `order` s32 [B, m]. */
 static ttc_val permute_rows(shlo *b, ttc_val x, ttc_val order) {
-  const shlo_gather_spec g = {.noffset = 1, .offset_dims = {2}, .ncollapsed = 1, .collapsed = {1}, .nbatch = 1, .operand_batch = {0},
-                              .index_batch = {0}, .nindex = 1, .index_map = {1}, .index_vector_axis = 2,
+  const shlo_gather_spec g = {.noffset = 1,
+                              .offset_dims = {2},
+                              .ncollapsed = 1,
+                              .collapsed = {1},
+                              .nbatch = 1,
+                              .operand_batch = {0},
+                              .index_batch = {0},
+                              .nindex = 1,
+                              .index_map = {1},
+                              .index_vector_axis = 2,
                               .slice_sizes = {1, 1, shlo_dim(b, x, 2)}};
   return shlo_gather(b, x, shlo_unsqueeze(b, order, 2), &g);
 }
@@ -206,7 +229,9 @@ static ttc_val solve_lu(shlo *b, ttc_val factors, ttc_val order, ttc_val rhs, bo
   return permute_rows(b, y, invert_order(b, order));
 }
 
-static ttc_val from_one(shlo *b, ttc_val pivots) { return shlo_add(b, pivots, int_scalar(b, 1)); }
+static ttc_val from_one(shlo *b, ttc_val pivots) {
+  return shlo_add(b, pivots, int_scalar(b, 1));
+}
 
 /* check_errors raises by value, which a program cannot. */
 static bool checks(ttc_lower *c, int i) {
@@ -305,7 +330,9 @@ static void lower_lu_solve(shlo *b, ttc_lower *c) {
 }
 
 /* What PyTorch's own kernel factors: the transpose, where A is contiguous and real. The backward formulas count on it. */
-static bool factors_transpose(ttc_lower *c) { return op_in_contiguous(c, 0) && !ttc__is_complex(op_in_dtype(c, 0)); }
+static bool factors_transpose(ttc_lower *c) {
+  return op_in_contiguous(c, 0) && !ttc__is_complex(op_in_dtype(c, 0));
+}
 
 /* sign of the permutation: -1 for each pivot that is not its own row. [B] in x's dtype. */
 static ttc_val swap_sign(shlo *b, ttc_val x, ttc_val pivots) {
@@ -326,7 +353,7 @@ static void lower_det(shlo *b, ttc_lower *c) {
   ttc_val d = diagonal_of(b, f.factors), sign = swap_sign(b, d, f.pivots);
   int k = op_param(c);
   if (k) {
-    ttc_val size = shlo_1(b, SHLO_ABS, d); /* real, also of complex */
+    ttc_val size = shlo_1(b, SHLO_ABS, d);  /* real, also of complex */
     ttc_val unit = shlo_1(b, SHLO_SIGN, d); /* of complex: d / |d| */
     ret(b, c, 0, shlo_mul(b, sign, shlo_reduce(b, SHLO_PROD, unit, 1, &last)));
     ret(b, c, 1, shlo_reduce(b, SHLO_SUM, shlo_1(b, SHLO_LOG, size), 1, &last));
@@ -392,7 +419,8 @@ static void lower_solve(shlo *b, ttc_lower *c) {
 
 /* -------------------------------------------------------------------------------------- Cholesky, triangular systems */
 
-/* state: k, A [B, n, n], info [B], n of steps wanted: columns as getf would do them, noting the first pivot that is not positive. */
+/* state: k, A [B, n, n], info [B], n of steps wanted: columns as getf would do them, noting the first pivot that is not positive.
+ */
 static void minor_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
   (void)ctx;
   int64_t n = shlo_dim(b, s[1], 1);
@@ -415,7 +443,8 @@ static void below_limit(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
   out[0] = shlo_compare(b, SHLO_LT, s[0], s[3]);
 }
 
-/* info: 1 + the first leading minor that is not positive, else 0. StableHLO answers such a matrix with NaN; only then is the loop run. */
+/* info: 1 + the first leading minor that is not positive, else 0. StableHLO answers such a matrix with NaN; only then is the loop
+ * run. */
 static ttc_val cholesky_info(shlo *b, ttc_val a, ttc_val factor) {
   const int all[3] = {0, 1, 2};
   int64_t batch = shlo_dim(b, a, 0), n = shlo_dim(b, a, 1);
@@ -481,21 +510,25 @@ static void lower_solve_triangular(shlo *b, ttc_lower *c) {
 /* aten::triangular_solve(self, A, upper, transpose, unitriangular) -> solution of A X = self, A (its batch broadcast) */
 static void lower_triangular_solve(shlo *b, ttc_lower *c) {
   ttc_val a = spread_batch(b, c, op_in(c, 1), 1), rhs = spread_batch(b, c, op_in(c, 0), 0);
-  ttc_val x = shlo_nelem(b, rhs) == 0 ? rhs : shlo_triangular_solve(b, a, rhs, true, !op_bool(c, 2), op_bool(c, 4), op_bool(c, 3), false);
+  ttc_val x =
+      shlo_nelem(b, rhs) == 0 ? rhs : shlo_triangular_solve(b, a, rhs, true, !op_bool(c, 2), op_bool(c, 4), op_bool(c, 3), false);
   ret(b, c, 0, x);
   ret(b, c, 1, a);
 }
 
 /* -------------------------------------------------------------------------------------------------------------- QR */
 
-static ttc_val real_part(shlo *b, ttc_val x) { return ttc__is_complex(shlo_dtype(b, x)) ? shlo_1(b, SHLO_REAL, x) : x; }
+static ttc_val real_part(shlo *b, ttc_val x) {
+  return ttc__is_complex(shlo_dtype(b, x)) ? shlo_1(b, SHLO_REAL, x) : x;
+}
 
 /* x as the (possibly complex) dtype d. */
 static ttc_val widen(shlo *b, ttc_val x, ttc_dtype d) {
   return ttc__is_complex(d) ? shlo_complex(b, x, shlo_const_like(b, x, 0)) : x;
 }
 
-/* Reflector of column k: v [B, m, 1] (0 above k, 1 at k), tau [B, 1, 1], beta [B, 1, 1], with H = I - tau v v^H, H^H x = beta e_k. */
+/* Reflector of column k: v [B, m, 1] (0 above k, 1 at k), tau [B, 1, 1], beta [B, 1, 1], with H = I - tau v v^H, H^H x = beta e_k.
+ */
 static void reflector(shlo *b, ttc_val column, ttc_val k, ttc_val *v, ttc_val *tau, ttc_val *beta) {
   const int rows = 1;
   int64_t m = shlo_dim(b, column, 1);
@@ -666,7 +699,8 @@ static void square_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
   out[3] = s[3];
 }
 
-/* aten::linalg_matrix_exp: scale by 2^-s until the 1-norm is at most 1, Taylor to degree 18 (error below f64's epsilon), square s times. */
+/* aten::linalg_matrix_exp: scale by 2^-s until the 1-norm is at most 1, Taylor to degree 18 (error below f64's epsilon), square s
+ * times. */
 static void lower_matrix_exp(shlo *b, ttc_lower *c) {
   enum { DEGREE = 18, MOST = 1024 };
   const int rows = 1, cols = 1, all[3] = {0, 1, 2};

@@ -1,7 +1,8 @@
 /* Family "matmul": products of vectors, matrices and batches of matrices.
  *
- * Accumulation: 16- and 8-bit floats accumulate in f32 and are rounded once, at the end (as CPU PyTorch); f32 dots follow the module's
- * precision; integers wrap in their own type. A transposed view arrives as a transpose of the value, which XLA folds into the dot. */
+ * Accumulation: 16- and 8-bit floats accumulate in f32 and are rounded once, at the end (as CPU PyTorch); f32 dots follow the
+ * module's precision; integers wrap in their own type. A transposed view arrives as a transpose of the value, which XLA folds into
+ * the dot. */
 #include "op/op.h"
 
 static const int A0 = 0, A1 = 1, A2 = 2;
@@ -16,10 +17,14 @@ static ttc_dtype acc_dtype(ttc_lower *c, int i) {
 }
 
 /* x[m,k] · y[k,n] */
-static ttc_val dot2(shlo *b, ttc_val x, ttc_val y, ttc_dtype acc) { return shlo_dot(b, x, y, 0, NULL, NULL, 1, &A1, &A0, acc); }
+static ttc_val dot2(shlo *b, ttc_val x, ttc_val y, ttc_dtype acc) {
+  return shlo_dot(b, x, y, 0, NULL, NULL, 1, &A1, &A0, acc);
+}
 
 /* x[b,m,k] · y[b,k,n] */
-static ttc_val dot3(shlo *b, ttc_val x, ttc_val y, ttc_dtype acc) { return shlo_dot(b, x, y, 1, &A0, &A0, 1, &A2, &A1, acc); }
+static ttc_val dot3(shlo *b, ttc_val x, ttc_val y, ttc_dtype acc) {
+  return shlo_dot(b, x, y, 1, &A0, &A0, 1, &A2, &A1, acc);
+}
 
 /* beta·self + alpha·v, beta and alpha being arguments ibeta and ibeta+1. beta = 0 ignores self, NaN and all. */
 static ttc_val scale_add(shlo *b, ttc_lower *c, ttc_val v, int ibeta, ttc_dtype acc) {
@@ -104,7 +109,9 @@ static void lower_addmm_activation(shlo *b, ttc_lower *c) {
 }
 
 /* _int_mm: s8[n,m] · s8[m,p] -> s32 */
-static void lower_int_mm(shlo *b, ttc_lower *c) { op_ret(c, 0, dot2(b, op_in(c, 0), op_in(c, 1), TTC_S32)); }
+static void lower_int_mm(shlo *b, ttc_lower *c) {
+  op_ret(c, 0, dot2(b, op_in(c, 0), op_in(c, 1), TTC_S32));
+}
 
 /* _weight_int8pack_mm: self[n,k] · mat2[p,k]^T (s8), column j scaled by scales[j]. */
 static void lower_int8pack_mm(shlo *b, ttc_lower *c) {
@@ -166,9 +173,9 @@ static ttc_val masked(shlo *b, ttc_val mask, ttc_val x, int axis) {
   return shlo_select(b, m, wide, shlo_const_like(b, wide, 0));
 }
 
-/* _grouped_mm: matrices of a ragged batch. Ranks 3x3: a plain batch. 2x3: rows offs[g-1]..offs[g] of self meet mat2[g]. 3x2: columns of
- * mat2 meet self[g]. 2x2: the contraction itself is ragged, result [g,m,n]. Every group's product is formed over all rows and masked;
- * a row of another group never mixes in, not even its NaN. */
+/* _grouped_mm: matrices of a ragged batch. Ranks 3x3: a plain batch. 2x3: rows offs[g-1]..offs[g] of self meet mat2[g]. 3x2:
+ * columns of mat2 meet self[g]. 2x2: the contraction itself is ragged, result [g,m,n]. Every group's product is formed over all
+ * rows and masked; a row of another group never mixes in, not even its NaN. */
 static void lower_grouped_mm(shlo *b, ttc_lower *c) {
   ttc_dtype acc = acc_dtype(c, 0);
   ttc_val x = op_in(c, 0), y = op_in(c, 1), v;
@@ -214,6 +221,7 @@ const ttc_op_row ttc__matmul_rows[] = {
     {"_int_mm", lower_int_mm, 0, TOL_EXACT, 0, 0, NULL, NULL, 0},
     {"_weight_int8pack_mm", lower_int8pack_mm, 0, TOL_DOT, 0, 0, NULL, NULL, 0},
     {"_scaled_mm", lower_scaled_mm, 0, TOL_DOT, 0, 0, NULL, "one scale, or a column and a row of scales", 0},
-    {"_grouped_mm", lower_grouped_mm, 0, TOL_DOT, 0, 0, NULL, "groups are masked: the work is that of every group over all rows", 0},
+    {"_grouped_mm", lower_grouped_mm, 0, TOL_DOT, 0, 0, NULL, "groups are masked: the work is that of every group over all rows",
+     0},
 };
 TTC_FAMILY(matmul)

@@ -1,7 +1,7 @@
 /* Family "pad": constant, reflection and replication padding, and their gradients.
  *
- * `pad` lists (before, after) pairs from the last axis backwards; a negative amount crops. Reflection and replication work axis by axis:
- * a border is a reversed slice, or one slice broadcast, joined to the middle. */
+ * `pad` lists (before, after) pairs from the last axis backwards; a negative amount crops. Reflection and replication work axis by
+ * axis: a border is a reversed slice, or one slice broadcast, joined to the middle. */
 #include "op/window.h"
 
 /* aten::constant_pad_nd(self, pad, value) */
@@ -15,7 +15,8 @@ static void lower_constant(shlo *b, ttc_lower *c) {
   op_ret(c, 0, shlo_pad(b, op_in(c, 0), op_num(c, 2, 0, op_in_dtype(c, 0)), lo, hi, NULL));
 }
 
-/* The border of `n` elements before (after) the middle of axis: mirrored about the first (last) element, or that element repeated. */
+/* The border of `n` elements before (after) the middle of axis: mirrored about the first (last) element, or that element repeated.
+ */
 static ttc_val border(shlo *b, ttc_val x, int axis, int64_t n, bool after, bool mirror) {
   int64_t len = shlo_dim(b, x, axis), dims[TTC_MAX_NDIM];
   if (mirror) {

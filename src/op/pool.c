@@ -2,7 +2,8 @@
  *
  * Max pooling works axis by axis, the last first, carrying each maximum's flat place in the image: a window is a rectangle, so the
  * row-major first maximum is the first row's first maximum, and the row-major last NaN (which wins on CPU) the last row's last.
- * The gradient asks, for each pixel, the few windows that may have chosen it; select_and_scatter is 20 to 60 times slower on XLA:CPU. */
+ * The gradient asks, for each pixel, the few windows that may have chosen it; select_and_scatter is 20 to 60 times slower on
+ * XLA:CPU. */
 #include "op/window.h"
 
 typedef struct pool {
@@ -30,8 +31,12 @@ static void read_window(ttc_lower *c, pool *p, int nd, int ndim, const int64_t *
 }
 
 /* Adaptive: output o covers [floor(o·in/out), ceil((o+1)·in/out)). */
-static int64_t adaptive_start(int64_t o, int64_t in, int64_t out) { return o * in / out; }
-static int64_t adaptive_end(int64_t o, int64_t in, int64_t out) { return ((o + 1) * in + out - 1) / out; }
+static int64_t adaptive_start(int64_t o, int64_t in, int64_t out) {
+  return o * in / out;
+}
+static int64_t adaptive_end(int64_t o, int64_t in, int64_t out) {
+  return ((o + 1) * in + out - 1) / out;
+}
 
 /* True if every output covers the same number of inputs: then it is an ordinary window, filled in here. */
 static bool adaptive_window(pool *p, int nd, int ndim, const int64_t *in, const int64_t *out) {
@@ -62,7 +67,8 @@ static int64_t flat_step(const pool *p, int d) {
   return step;
 }
 
-/* sum over d of coordinate[d] · step[d], in s32: coordinates of pixels before axis `done`, of the windows' first pixels from it on. */
+/* sum over d of coordinate[d] · step[d], in s32: coordinates of pixels before axis `done`, of the windows' first pixels from it on.
+ */
 static ttc_val flat_places(shlo *b, const pool *p, int done, const ttc_val *firsts) {
   ttc_val sum = TTC_POISON;
   for (int d = 0; d < p->w.nd; d++) {
@@ -86,7 +92,8 @@ static ttc_val first_pixels(shlo *b, const ttc__window *w, int d, bool adaptive)
   start = shlo_sub(b, start, shlo_const_i(b, TTC_S32, w->lo[d], 0, NULL));
   /* Where it is negative: skip ceil(-start / dilation) taps. */
   int64_t dil = w->dilation[d];
-  ttc_val skip = shlo_div(b, shlo_sub(b, shlo_const_i(b, TTC_S32, dil - 1, 0, NULL), start), shlo_const_i(b, TTC_S32, dil, 0, NULL));
+  ttc_val skip =
+      shlo_div(b, shlo_sub(b, shlo_const_i(b, TTC_S32, dil - 1, 0, NULL), start), shlo_const_i(b, TTC_S32, dil, 0, NULL));
   skip = shlo_2(b, SHLO_MAX, skip, shlo_const_i(b, TTC_S32, 0, 0, NULL));
   return shlo_add(b, start, shlo_mul(b, skip, shlo_const_i(b, TTC_S32, dil, 0, NULL)));
 }
@@ -183,8 +190,14 @@ static ttc_val flatten(shlo *b, const pool *p, ttc_val x) {
 
 /* Put values [B.., out..] at the flat places of an image of zeros [B.., in..]. */
 static ttc_val scatter_places(shlo *b, const pool *p, shlo_scatter_kind kind, ttc_val v, ttc_val places, const int64_t *in) {
-  const shlo_scatter_spec spec = {.ninserted = 1, .inserted = {1}, .nbatch = 1, .operand_batch = {0}, .index_batch = {0},
-                                  .nindex = 1, .index_map = {1}, .index_vector_axis = 2};
+  const shlo_scatter_spec spec = {.ninserted = 1,
+                                  .inserted = {1},
+                                  .nbatch = 1,
+                                  .operand_batch = {0},
+                                  .index_batch = {0},
+                                  .nindex = 1,
+                                  .index_map = {1},
+                                  .index_vector_axis = 2};
   ttc_val zero = flatten(b, p, shlo_const_i(b, shlo_dtype(b, v), 0, p->ndim, in));
   ttc_val idx = shlo_unsqueeze(b, flatten(b, p, places), 2);
   return shlo_reshape(b, shlo_scatter(b, kind, zero, idx, flatten(b, p, v), &spec), p->ndim, in);

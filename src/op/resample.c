@@ -1,8 +1,8 @@
 /* Family "resample": upsampling and its gradients, patches (im2col, col2im), shuffles of pixels and channels, and
  * sampling at the points of a grid.
  *
- * Every upsampling is a sparse linear map along each axis: a few (pixel, weight) pairs for each output, worked out here on the host in
- * the precision CPU PyTorch uses. The gradient applies the transposed map. */
+ * Every upsampling is a sparse linear map along each axis: a few (pixel, weight) pairs for each output, worked out here on the host
+ * in the precision CPU PyTorch uses. The gradient applies the transposed map. */
 #include <math.h>
 
 #include "op/window.h"
@@ -15,11 +15,13 @@ typedef struct axis_map {
   int64_t in, out;
   bool align, wide; /* align_corners; computed in f64 rather than f32 */
   bool has_scale;
-  double scale;     /* the caller's scale factor */
+  double scale; /* the caller's scale factor */
 } axis_map;
 
 /* A value as the scalar type CPU computes in would hold it. */
-static double keep(const axis_map *m, double v) { return m->wide ? v : (double)(float)v; }
+static double keep(const axis_map *m, double v) {
+  return m->wide ? v : (double)(float)v;
+}
 
 /* Input pixels an output pixel. */
 static double step_of(const axis_map *m) {
@@ -29,7 +31,9 @@ static double step_of(const axis_map *m) {
   return m->has_scale && m->scale > 0 ? keep(m, 1.0 / m->scale) : keep(m, (double)m->in / (double)m->out);
 }
 
-static int64_t clamp_int(int64_t v, int64_t lo, int64_t hi) { return v < lo ? lo : v > hi ? hi : v; }
+static int64_t clamp_int(int64_t v, int64_t lo, int64_t hi) {
+  return v < lo ? lo : v > hi ? hi : v;
+}
 
 /* Keys' cubic with parameter a, at distance x. */
 static double cubic(double x, double a) {
@@ -44,9 +48,12 @@ static double sinc(double x) {
 
 static double window_weight(filter kind, double x) {
   switch (kind) {
-    case LINEAR_AA: return fabs(x) < 1 ? 1 - fabs(x) : 0;
-    case CUBIC_AA: return cubic(x, -0.5);
-    default: return fabs(x) < 3 ? sinc(x) * sinc(x / 3) : 0;
+    case LINEAR_AA:
+      return fabs(x) < 1 ? 1 - fabs(x) : 0;
+    case CUBIC_AA:
+      return cubic(x, -0.5);
+    default:
+      return fabs(x) < 3 ? sinc(x) * sinc(x / 3) : 0;
   }
 }
 
@@ -123,10 +130,13 @@ static bool aa_taps(const axis_map *m, ttc__taps *t) {
 static bool taps_of(const axis_map *m, ttc__taps *t) {
   switch (m->kind) {
     case NEAREST:
-    case NEAREST_EXACT: return nearest_taps(m, t);
+    case NEAREST_EXACT:
+      return nearest_taps(m, t);
     case LINEAR:
-    case CUBIC: return smooth_taps(m, t);
-    default: return aa_taps(m, t);
+    case CUBIC:
+      return smooth_taps(m, t);
+    default:
+      return aa_taps(m, t);
   }
 }
 
@@ -278,21 +288,23 @@ enum { BILINEAR_GRID, NEAREST_GRID, BICUBIC_GRID };
 enum { ZEROS_OUTSIDE, BORDER_OUTSIDE, REFLECT_OUTSIDE };
 
 typedef struct sampler {
-  int nd;      /* spatial dimensions: 2 or 3 */
+  int nd; /* spatial dimensions: 2 or 3 */
   int mode, outside;
   bool align;
   int64_t n, channels, in[3], points; /* points: outputs an image */
   ttc_dtype d;
 } sampler;
 
-/* Coordinates along one dimension, all [N, points]: for tap k, the pixel (s32, inside), its weight and the weight's slope; slope times
- * `gain` is the derivative by the grid's value. Where the tap is outside under ZEROS, its weight and slope are 0. */
+/* Coordinates along one dimension, all [N, points]: for tap k, the pixel (s32, inside), its weight and the weight's slope; slope
+ * times `gain` is the derivative by the grid's value. Where the tap is outside under ZEROS, its weight and slope are 0. */
 typedef struct coordinate {
   int ntap;
   ttc_val pixel[4], weight[4], slope[4], gain;
 } coordinate;
 
-static ttc_val scalar(shlo *b, const sampler *s, double v) { return shlo_const_f(b, s->d, v, 0, NULL); }
+static ttc_val scalar(shlo *b, const sampler *s, double v) {
+  return shlo_const_f(b, s->d, v, 0, NULL);
+}
 
 /* Mirror v into [low, high] (pixel units); gain changes sign with each flip. */
 static ttc_val reflect(shlo *b, const sampler *s, ttc_val v, int64_t size, ttc_val *gain) {
@@ -305,8 +317,8 @@ static ttc_val reflect(shlo *b, const sampler *s, ttc_val v, int64_t size, ttc_v
   ttc_val extra = shlo_2(b, SHLO_REM, away, span), flips = shlo_1(b, SHLO_FLOOR, shlo_div(b, away, span));
   ttc_val odd = shlo_compare(b, SHLO_NE, shlo_2(b, SHLO_REM, flips, scalar(b, s, 2)), scalar(b, s, 0));
   ttc_val back = shlo_select(b, odd, shlo_sub(b, span, extra), extra), one = scalar(b, s, 1), minus = scalar(b, s, -1);
-  ttc_val sign = shlo_mul(b, shlo_select(b, odd, minus, one),
-                          shlo_select(b, shlo_compare(b, SHLO_LT, from, scalar(b, s, 0)), minus, one));
+  ttc_val sign =
+      shlo_mul(b, shlo_select(b, odd, minus, one), shlo_select(b, shlo_compare(b, SHLO_LT, from, scalar(b, s, 0)), minus, one));
   *gain = shlo_mul(b, *gain, sign);
   return shlo_add(b, back, scalar(b, s, low));
 }
@@ -426,8 +438,16 @@ static int64_t corners(const sampler *s, const coordinate *co) {
 
 /* image [N, C, pixels] at flat [N, points, 1] -> [N, C, points] */
 static ttc_val pick(shlo *b, const sampler *s, ttc_val image, ttc_val flat) {
-  const shlo_gather_spec g = {.noffset = 1, .offset_dims = {1}, .ncollapsed = 1, .collapsed = {2}, .nbatch = 1, .operand_batch = {0},
-                              .index_batch = {0}, .nindex = 1, .index_map = {2}, .index_vector_axis = 2,
+  const shlo_gather_spec g = {.noffset = 1,
+                              .offset_dims = {1},
+                              .ncollapsed = 1,
+                              .collapsed = {2},
+                              .nbatch = 1,
+                              .operand_batch = {0},
+                              .index_batch = {0},
+                              .nindex = 1,
+                              .index_map = {2},
+                              .index_vector_axis = 2,
                               .slice_sizes = {1, s->channels, 1}};
   return shlo_gather(b, image, flat, &g);
 }
@@ -448,8 +468,16 @@ static void lower_grid_sampler(shlo *b, ttc_lower *c) {
 
 /* The image's gradient: each corner's share of g [N, C, points] added at its pixel, in one scatter. */
 static ttc_val grad_image(shlo *b, const sampler *s, const coordinate *co, ttc_val g) {
-  const shlo_scatter_spec spec = {.nwindow = 1, .update_window = {1}, .ninserted = 1, .inserted = {2}, .nbatch = 1,
-                                  .operand_batch = {0}, .index_batch = {0}, .nindex = 1, .index_map = {2}, .index_vector_axis = 2};
+  const shlo_scatter_spec spec = {.nwindow = 1,
+                                  .update_window = {1},
+                                  .ninserted = 1,
+                                  .inserted = {2},
+                                  .nbatch = 1,
+                                  .operand_batch = {0},
+                                  .index_batch = {0},
+                                  .nindex = 1,
+                                  .index_map = {2},
+                                  .index_vector_axis = 2};
   ttc_val at[64], share[64];
   int64_t n = corners(s, co), pixels = 1;
   for (int64_t k = 0; k < n && k < 64; k++) {
@@ -493,14 +521,12 @@ static void lower_grid_backward(shlo *b, ttc_lower *c) {
 
 /* Scale factors are numbers that decide the program: static from argument `first` on. */
 #define SCALES(first) (UINT64_C(7) << (first))
-#define NEAR_ROWS(name, kind)                                                                \
-  {name, lower_upsample, kind, TOL_EXACT, 0, SCALES(2), NULL, NULL, 0}, {                    \
-    name "_backward", lower_upsample, (kind) | BACKWARD, TOL_SUM, 0, SCALES(3), NULL, NULL, 0 \
-  }
-#define SMOOTH_ROWS(name, kind)                                                              \
-  {name, lower_upsample, kind, TOL_SUM, 0, SCALES(3), NULL, NULL, 0}, {                      \
-    name "_backward", lower_upsample, (kind) | BACKWARD, TOL_SUM, 0, SCALES(4), NULL, NULL, 0 \
-  }
+#define NEAR_ROWS(name, kind)                                           \
+  {name, lower_upsample, kind, TOL_EXACT, 0, SCALES(2), NULL, NULL, 0}, \
+      {name "_backward", lower_upsample, (kind) | BACKWARD, TOL_SUM, 0, SCALES(3), NULL, NULL, 0}
+#define SMOOTH_ROWS(name, kind)                                       \
+  {name, lower_upsample, kind, TOL_SUM, 0, SCALES(3), NULL, NULL, 0}, \
+      {name "_backward", lower_upsample, (kind) | BACKWARD, TOL_SUM, 0, SCALES(4), NULL, NULL, 0}
 
 const ttc_op_row ttc__resample_rows[] = {
     NEAR_ROWS("upsample_nearest1d", NEAREST),

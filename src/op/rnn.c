@@ -1,18 +1,26 @@
-/* Family "rnn": the fused cells PyTorch asks of a device for nn.LSTM and nn.GRU. The matrix products are done before; a cell gets the
- * input's and the hidden state's gates [B, G·H] and does the pointwise rest.
+/* Family "rnn": the fused cells PyTorch asks of a device for nn.LSTM and nn.GRU. The matrix products are done before; a cell gets
+ * the input's and the hidden state's gates [B, G·H] and does the pointwise rest.
  *
- * The workspace is the device's own affair: LSTM keeps the activated gates i, f, g, o [B, 4H]; GRU keeps r, z, n, the hidden state h and
- * the hidden part of the new gate hn [B, 5H]. */
+ * The workspace is the device's own affair: LSTM keeps the activated gates i, f, g, o [B, 4H]; GRU keeps r, z, n, the hidden state
+ * h and the hidden part of the new gate hn [B, 5H]. */
 #include "op/window.h"
 
 /* The k-th of the gates [B, n·H]. */
-static ttc_val gate(shlo *b, ttc_val gates, int64_t h, int k) { return ttc__take_strided(b, gates, 1, k * h, h, 1); }
+static ttc_val gate(shlo *b, ttc_val gates, int64_t h, int k) {
+  return ttc__take_strided(b, gates, 1, k * h, h, 1);
+}
 
-static ttc_val sigmoid(shlo *b, ttc_val x) { return shlo_1(b, SHLO_LOGISTIC, x); }
+static ttc_val sigmoid(shlo *b, ttc_val x) {
+  return shlo_1(b, SHLO_LOGISTIC, x);
+}
 
 /* d(sigmoid)/dx and d(tanh)/dx by the function's value. */
-static ttc_val dsigmoid(shlo *b, ttc_val y) { return shlo_mul(b, y, shlo_sub(b, shlo_const_like(b, y, 1), y)); }
-static ttc_val dtanh(shlo *b, ttc_val y) { return shlo_sub(b, shlo_const_like(b, y, 1), shlo_mul(b, y, y)); }
+static ttc_val dsigmoid(shlo *b, ttc_val y) {
+  return shlo_mul(b, y, shlo_sub(b, shlo_const_like(b, y, 1), y));
+}
+static ttc_val dtanh(shlo *b, ttc_val y) {
+  return shlo_sub(b, shlo_const_like(b, y, 1), shlo_mul(b, y, y));
+}
 
 /* Argument i plus the bias [G·H] that may be at ibias. */
 static ttc_val biased(shlo *b, ttc_lower *c, int i, int ibias, ttc_dtype d) {

@@ -45,8 +45,8 @@ int64_t ttc__window_hi(const ttc__window *w, int d);
 bool ttc__window_tiles(const ttc__window *w, int d);
 /* Move axis `from` to place `to`. */
 ttc_val ttc__move_axis(shlo *b, ttc_val x, int from, int to);
-/* x with spatial axes first .. first+nd-1 -> patches with the taps (one axis a dimension) put before `at`, the spatial axes becoming
- * outputs. Outside is zero. at <= first. */
+/* x with spatial axes first .. first+nd-1 -> patches with the taps (one axis a dimension) put before `at`, the spatial axes
+ * becoming outputs. Outside is zero. at <= first. */
 ttc_val ttc__patches(shlo *b, ttc_val x, int first, int at, const ttc__window *w);
 /* The transpose: adds every tap to the place it came from. Taps at at..at+nd-1, spatial axes at first+nd... */
 ttc_val ttc__unpatch(shlo *b, ttc_val p, int first, int at, const ttc__window *w);
