@@ -39,7 +39,7 @@ static const struct {
   int classes;
 } unary[SHLO_NOP1] = {
     [SHLO_ABS] = {"stablehlo.abs", U | S | F | C},
-    [SHLO_CBRT] = {"stablehlo.cbrt", F | C},
+    [SHLO_CBRT] = {"stablehlo.cbrt", F},
     [SHLO_CEIL] = {"stablehlo.ceil", F},
     [SHLO_COS] = {"stablehlo.cosine", F | C},
     [SHLO_EXP] = {"stablehlo.exponential", F | C},
@@ -104,20 +104,29 @@ static const struct {
     [SHLO_CHLO_ZETA] = {"chlo.zeta", F},
 };
 
-/* chlo operations print their result type apart: the generic form serves. */
-static ttc_val emit(shlo *b, const char *op, int n, const ttc_val *xs) {
-  if (op[0] == 's') {
-    return shlo__op_same(b, op, n, xs);
-  }
-  shlo_type t = *shlo_typeof(b, xs[0]);
-  return shlo__op(b, op, n, xs, &t);
-}
-
 /* Result in another dtype of the operand's shape. */
 static ttc_val emit_as(shlo *b, const char *op, ttc_val x, ttc_dtype d) {
   shlo_type t = *shlo_typeof(b, x);
   t.dtype = d;
   return shlo__op(b, op, 1, &x, &t);
+}
+
+/* chlo operations print their result type apart: the generic form serves. Not all of them know 8-bit floats. */
+static ttc_val emit(shlo *b, const char *op, int n, const ttc_val *xs) {
+  if (op[0] == 's') {
+    return shlo__op_same(b, op, n, xs);
+  }
+  shlo_type t = *shlo_typeof(b, xs[0]);
+  if (ttc_dtype_nbyte(t.dtype) > 1) {
+    return shlo__op(b, op, n, xs, &t);
+  }
+  ttc_val wide[2];
+  ttc_dtype narrow = t.dtype;
+  for (int k = 0; k < n; k++) {
+    wide[k] = shlo_convert(b, xs[k], TTC_F32);
+  }
+  t.dtype = TTC_F32;
+  return shlo_convert(b, shlo__op(b, op, n, wide, &t), narrow);
 }
 
 ttc_val shlo_1(shlo *b, shlo_op1 op, ttc_val x) {

@@ -1,14 +1,16 @@
 #include "shlo/internal.h"
 
-static bool count_ok(shlo *b, const char *op, int n, int most, ttc_val *results) {
-  if (n >= 1 && n <= most) {
-    for (int k = 0; k < n; k++) {
-      results[k] = TTC_POISON;
-    }
-    return true;
+/* The operands, copied since results may be the same array; results are poison until the end. */
+static bool take_operands(shlo *b, const char *op, int n, int most, const ttc_val *xs, ttc_val *copy, ttc_val *results) {
+  if (n < 1 || n > most) {
+    SHLO_FAIL(b, op, "%d operands, expected 1 to %d", n, most);
+    return false;
   }
-  SHLO_FAIL(b, op, "%d operands, expected 1 to %d", n, most);
-  return false;
+  for (int k = 0; k < n; k++) {
+    copy[k] = xs[k];
+    results[k] = TTC_POISON;
+  }
+  return shlo__ready(b, op, n, copy);
 }
 
 /* Does x come before y? NaN is greater than all, equal to itself; -0 equals 0. */
@@ -21,11 +23,11 @@ static ttc_val before(shlo *b, ttc_val x, ttc_val y, bool descending) {
   return shlo_2(b, SHLO_OR, less, shlo_2(b, SHLO_AND, nan, shlo_1(b, SHLO_NOT, other)));
 }
 
-void shlo_sort(shlo *b, int n, const ttc_val *xs, int axis, bool descending, ttc_val *results) {
+void shlo_sort(shlo *b, int n, const ttc_val *operands, int axis, bool descending, ttc_val *results) {
   const char *op = "shlo_sort";
   shlo_type types[SHLO__MAX_OPERAND / 2], args[SHLO__MAX_OPERAND];
-  ttc_val in[SHLO__MAX_OPERAND];
-  if (!count_ok(b, op, n, SHLO__MAX_OPERAND / 2, results) || !shlo__ready(b, op, n, xs)) {
+  ttc_val in[SHLO__MAX_OPERAND], xs[SHLO__MAX_OPERAND / 2];
+  if (!take_operands(b, op, n, SHLO__MAX_OPERAND / 2, operands, xs, results)) {
     return;
   }
   for (int k = 0; k < n; k++) {
@@ -60,18 +62,11 @@ void shlo_while(shlo *b, int n, const ttc_val *init, shlo_body cond, shlo_body b
   const char *op = "shlo_while";
   shlo_type types[SHLO__MAX_OPERAND], truth = {.dtype = TTC_BOOL};
   ttc_val start[SHLO__MAX_OPERAND];
-  if (b->failed || n < 1 || n > SHLO__MAX_OPERAND) {
-    count_ok(b, op, n, SHLO__MAX_OPERAND, results);
+  if (!take_operands(b, op, n, SHLO__MAX_OPERAND, init, start, results)) {
     return;
   }
-  /* init and results may be one array. */
   for (int k = 0; k < n; k++) {
-    start[k] = init[k];
-    types[k] = *shlo_typeof(b, init[k]);
-    results[k] = TTC_POISON;
-  }
-  if (!shlo__ready(b, op, n, start)) {
-    return;
+    types[k] = *shlo_typeof(b, start[k]);
   }
   int32_t name = shlo__op_begin(b, "stablehlo.while", n, start, n);
   shlo__body_region(b, op, true, n, types, 1, &truth, cond, ctx);

@@ -87,35 +87,37 @@ void shlo_reduce_body(shlo *b, int n, const ttc_val *xs, const ttc_val *inits, i
   bool gone[SHLO__MAX_NDIM];
   ttc_val all[SHLO__MAX_OPERAND];
   shlo_type scalars[SHLO__MAX_OPERAND], out[SHLO__MAX_OPERAND];
-  for (int k = 0; k < n; k++) {
-    results[k] = TTC_POISON;
-  }
   if (n < 1 || 2 * n > SHLO__MAX_OPERAND) {
     SHLO_FAIL(b, op, "%d operands, expected 1 to %d", n, SHLO__MAX_OPERAND / 2);
     return;
   }
-  if (!shlo__ready(b, op, n, xs) || !shlo__ready(b, op, n, inits)) {
+  for (int k = 0; k < n; k++) {
+    all[k] = xs[k];
+    all[n + k] = inits[k];
+  }
+  for (int k = 0; k < n; k++) {
+    results[k] = TTC_POISON; /* may be xs' own array */
+  }
+  if (!shlo__ready(b, op, 2 * n, all)) {
     return;
   }
-  shlo_type first = *shlo_typeof(b, xs[0]);
+  shlo_type first = *shlo_typeof(b, all[0]);
   if (!shlo__axes(b, op, "axis", first.ndim, naxis, axes, gone)) {
     return;
   }
   for (int k = 0; k < n; k++) {
-    shlo_type t = *shlo_typeof(b, xs[k]), scalar = {.dtype = t.dtype};
-    if (!shlo__same_dims(&t, &first) || !shlo__same_type(&scalar, shlo_typeof(b, inits[k]))) {
-      SHLO_FAIL(b, op, "operand %d is %s with neutral element %s beside %s", k, SHLO_NAME(b, xs[k]), SHLO_NAME(b, inits[k]),
+    shlo_type t = *shlo_typeof(b, all[k]), scalar = {.dtype = t.dtype};
+    if (!shlo__same_dims(&t, &first) || !shlo__same_type(&scalar, shlo_typeof(b, all[n + k]))) {
+      SHLO_FAIL(b, op, "operand %d is %s with neutral element %s beside %s", k, SHLO_NAME(b, all[k]), SHLO_NAME(b, all[n + k]),
                 shlo__describe(&first).text);
       return;
     }
-    all[k] = xs[k];
-    all[n + k] = inits[k];
     scalars[k] = scalars[n + k] = scalar;
     out[k] = without(&t, gone);
   }
   if (naxis == 0) {
     for (int k = 0; k < n; k++) {
-      results[k] = xs[k];
+      results[k] = all[k];
     }
     return;
   }

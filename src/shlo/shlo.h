@@ -183,7 +183,7 @@ typedef enum shlo_combine { SHLO_SUM, SHLO_PROD, SHLO_AMAX, SHLO_AMIN, SHLO_ALL,
 /* Axes are removed. The neutral element is the builder's. AMAX/AMIN propagate NaN. bool operand: ALL/ANY only. */
 ttc_val shlo_reduce(shlo *b, shlo_combine c, ttc_val x, int naxis, const int *axes);
 /* Reduce with a body of one's own: n operands of equal shape, n scalar neutral elements; `body` gets 2n scalar values (acc..,
- * new..) and writes n results. */
+ * new..) and writes n results. `results` may be the array xs, here and below. */
 typedef void (*shlo_body)(shlo *b, void *ctx, const ttc_val *args, ttc_val *results);
 void shlo_reduce_body(shlo *b, int n, const ttc_val *xs, const ttc_val *inits, int naxis, const int *axes, shlo_body body,
                       void *ctx, ttc_val *results);

@@ -321,8 +321,10 @@ static void test_sort(void) {
   out(&p, "bool", r[0], 0, WANT(1, 1, 1, 0, 1, 1));
   shlo_sort(b, 1, &e, 1, false, r);
   out(&p, "empty", r[0], 0, NONE);
-  shlo_sort(b, 1, &s, 0, false, r);
-  out(&p, "scalar", r[0], 0, WANT(4));
+  shlo_sort(b, 1, &s, 0, false, &s); /* in place */
+  out(&p, "scalar", s, 0, WANT(4));
+  shlo_sort(b, 1, &k, 0, true, &k);
+  out(&p, "in place", k, 0, WANT(5, 4, 3, 2, 1, 0));
   ttc_val h = shlo_convert(b, x, TTC_BF16);
   shlo_sort(b, 1, &h, 0, true, r);
   out(&p, "bf16 down", r[0], 0, WANT(NAN, 5, 2, -0.0, 0, -INFINITY));

@@ -72,7 +72,7 @@ typedef struct math_case {
 } math_case;
 
 static double ulp(ttc_dtype d) {
-  return d == TTC_F64 ? 1e-13 : d == TTC_F32 ? 4e-6 : d == TTC_F16 ? 4e-3 : 3e-2;
+  return d == TTC_F64 ? 1e-13 : d == TTC_F32 ? 4e-6 : d == TTC_F16 ? 4e-3 : d == TTC_BF16 ? 3e-2 : 0.07;
 }
 
 static void test_math(ttc_dtype d) {
@@ -286,9 +286,11 @@ int main(void) {
   test_convert();
   test_complex_binary(TTC_C64);
   test_complex_binary(TTC_C128);
-  for (ttc_dtype d = TTC_F16; d <= TTC_F64; d++) {
+  for (ttc_dtype d = TTC_F16; d <= TTC_F8E4M3FN; d++) {
     test_math(d);
-    test_special(d);
+    if (d <= TTC_F64) {
+      test_special(d);
+    }
   }
   test_complex_math(TTC_C64);
   test_complex_math(TTC_C128);
