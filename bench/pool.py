@@ -93,13 +93,20 @@ class Pool:
         self.contestants, self.cpu, self.timeout = list(contestants), cpu, timeout
         self.workers: dict[str, Worker] = {}
         self.notes: dict[str, str] = {}
+        self.out: set[str] = set()  # could not be started
 
     def ask(self, who: Contestant, do: str, **arguments: Any) -> Reply | None:
         """The reply; None where there is none, with the reason kept for the foot of the table."""
         what = " ".join([do, *map(str, arguments.values())])
+        if who.name in self.out:
+            return None
         try:
             if who.name not in self.workers:
+                self.out.add(who.name)
+                what, asked = "start", what
                 self.workers[who.name] = Worker(who, self.cpu, self.timeout)
+                self.out.remove(who.name)
+                what = asked
             reply = self.workers[who.name].ask(do, **arguments)
         except Died as e:
             self.workers.pop(who.name, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,15 +18,14 @@ Parameters = dict[str, torch.Tensor]
 def register(setup: str) -> None:
     """TorchTPU registers itself only where it sees a TPU on the PCI bus; beside a CPU plugin its private initialiser is called."""
     if setup == "torchtpu":
-        from torch_tpu import _loader
-
-        _loader._init_device("tpu")
+        importlib.import_module("torch_tpu._loader")._init_device("tpu")
 
 
 def choose_mode(mode: str) -> None:
-    """Both backends name their modes alike. A compiled function runs in strict mode around its graphs."""
+    """Both backends name their modes alike, and are strict unless told otherwise; also around the graphs of a compiled function."""
     tpu: Any = torch.get_device_module("tpu")
-    tpu.eager_mode = tpu.EagerMode.DEFER_AND_FUSE if mode == "fuse" else tpu.EagerMode.DEFER_NEVER
+    if mode == "fuse":
+        tpu.eager_mode = tpu.EagerMode.DEFER_AND_FUSE
 
 
 def linear(p: Parameters, name: str, x: torch.Tensor) -> torch.Tensor:

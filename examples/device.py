@@ -24,7 +24,7 @@ def name(device: str) -> str:
 
 
 class Compiling:
-    """Programs compiled, programs read from the disk cache, and seconds spent on both, since this object was made."""
+    """Programs made, how many of them came from the disk cache, and the seconds spent on all, since this object was made."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -37,9 +37,7 @@ class Compiling:
         since = {k: v - self.before.get(k, 0) for k, v in self._now().items()}
         if not since:
             return "nothing to compile"
-        return (
-            f"{since['programs']:.0f} programs compiled, {since['loaded']:.0f} read from the cache, {since['seconds']:.1f} s in all"
-        )
+        return f"{since['programs']:.0f} programs made, {since['loaded']:.0f} of them read from the disk cache, in {since['seconds']:.1f} s"
 
 
 def fallbacks(device: str) -> dict[str, int]:
