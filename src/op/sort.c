@@ -27,15 +27,17 @@ static void lower_sort(shlo *b, ttc_lower *c) {
   ttc__give(b, c, 1, idx);
 }
 
-/* topk(self, k, dim, largest, sorted): sorted or not, the result is sorted. One: the extreme, without a sort. */
+/* topk(self, k, dim, largest, sorted): sorted or not, the result is sorted. The one largest (or, without NaN, smallest) needs no
+ * sort; among floats the smallest is not the minimum: NaN is above all numbers here. */
 static void lower_topk(shlo *b, ttc_lower *c) {
   ttc_val x = sortable(b, c), val, idx;
   int axis = op_axis(c, 2, shlo_ndim(b, x));
   int64_t k = op_int(c, 1, 1);
-  if (k == 1 && shlo_dim(b, x, axis) > 0) {
-    ttc__extreme(b, x, axis, op_bool(c, 3), &val, &idx);
+  bool largest = op_bool(c, 3);
+  if (k == 1 && shlo_dim(b, x, axis) > 0 && (largest || !ttc__is_float(shlo_dtype(b, x)))) {
+    ttc__extreme(b, x, axis, largest, &val, &idx);
   } else {
-    sort_pairs(b, x, axis, op_bool(c, 3), &val, &idx);
+    sort_pairs(b, x, axis, largest, &val, &idx);
     val = shlo_slice_axis(b, val, axis, 0, k);
     idx = shlo_slice_axis(b, idx, axis, 0, k);
   }
