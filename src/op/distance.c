@@ -159,19 +159,19 @@ static void lower_pdist_backward(shlo *b, ttc_lower *c) {
 
 enum { ONE_HOT_MOST = 1 << 24 }; /* comparisons up to which elements are counted by comparing with every bin */
 
-static ttc_val count_by_compare(shlo *b, ttc_val bin, int64_t n, int64_t bins, ttc_dtype d) {
+static ttc_val count_by_compare(shlo *b, ttc_val bin, int64_t n, int64_t bins) {
   int64_t grid[2] = {bins, n}, row[2] = {1, n};
   ttc_val hit = shlo_compare(b, SHLO_EQ, shlo_iota(b, TTC_S32, 0, 2, grid), shlo_reshape(b, bin, 2, row));
   ttc__axes ax = ttc__axes_one(1);
-  return shlo_convert(b, ttc__reduce_keep(b, SHLO_SUM, shlo_convert(b, hit, TTC_S32), &ax), d);
+  return ttc__reduce_keep(b, SHLO_SUM, shlo_convert(b, hit, TTC_S32), &ax);
 }
 
-static ttc_val count_by_scatter(shlo *b, ttc_val bin, int64_t n, int64_t bins, ttc_dtype d) {
+static ttc_val count_by_scatter(shlo *b, ttc_val bin, int64_t n, int64_t bins) {
   int64_t column[2] = {n, 1}, size = bins + 1; /* the last one takes what is in no bin */
   shlo_scatter_spec spec = {.ninserted = 1, .inserted = {0}, .nindex = 1, .index_map = {0}, .index_vector_axis = 1};
   ttc_val zero = shlo_const_i(b, TTC_S32, 0, 1, &size), one = shlo_const_i(b, TTC_S32, 1, 1, &n);
   ttc_val r = shlo_scatter(b, SHLO_SCATTER_ADD, zero, shlo_reshape(b, bin, 2, column), one, &spec);
-  return shlo_convert(b, shlo_slice_axis(b, r, 0, 0, bins), d);
+  return shlo_slice_axis(b, r, 0, 0, bins);
 }
 
 /* histc(self, bins, min, max): bin of x is (x - lo) / (hi - lo) bins, x = hi in the last; min = max means the data's own range, and
@@ -195,12 +195,14 @@ static void lower_histc(shlo *b, ttc_lower *c) {
   same = shlo_compare(b, SHLO_EQ, lo, hi);
   lo = ttc__once(b, shlo_select(b, same, ttc__const2(b, SHLO_SUB, lo, 1.0), lo));
   hi = ttc__once(b, shlo_select(b, same, ttc__const2(b, SHLO_ADD, hi, 1.0), hi));
-  ttc_val at = shlo_div(b, ttc__const2(b, SHLO_MUL, shlo_sub(b, x, lo), (double)bins), shlo_sub(b, hi, lo));
+  /* Behind barriers XLA neither divides first nor multiplies by a reciprocal: either would move elements that lie on an edge. */
+  ttc_val scaled = shlo_barrier(b, ttc__const2(b, SHLO_MUL, shlo_sub(b, x, lo), (double)bins));
+  ttc_val at = shlo_div(b, scaled, shlo_barrier(b, shlo_broadcast_to(b, shlo_sub(b, hi, lo), 1, &n)));
   ttc_val bin = shlo_2(b, SHLO_MIN, shlo_convert(b, at, TTC_S32), shlo_const_i(b, TTC_S32, bins - 1, 0, NULL));
   ttc_val inside = shlo_2(b, SHLO_AND, shlo_compare(b, SHLO_GE, x, lo), shlo_compare(b, SHLO_LE, x, hi));
   bin = shlo_select(b, inside, bin, shlo_const_i(b, TTC_S32, bins, 0, NULL));
   bool few = n <= ONE_HOT_MOST / bins;
-  op_ret(c, 0, few ? count_by_compare(b, bin, n, bins, TTC_S64) : count_by_scatter(b, bin, n, bins, TTC_S64));
+  ttc__give(b, c, 0, few ? count_by_compare(b, bin, n, bins) : count_by_scatter(b, bin, n, bins));
 }
 
 const ttc_op_row ttc__distance_rows[] = {

@@ -185,9 +185,9 @@ static void lower_nll(shlo *b, ttc_lower *c) {
   ttc_val loss = shlo_mul(b, shlo_1(b, SHLO_NEG, nll_pick(b, &r, op_in_as(c, 0, d))), r.weight);
   loss = shlo_select(b, r.in_range, loss, shlo_const_f(b, d, NAN, 0, NULL));
   loss = shlo_select(b, r.ignored, zero, loss);
-  if (reduction == NONE) {
+  if (reduction == NONE && op_in_ndim(c, 0) > 1) {
     ttc__give(b, c, 0, loss);
-    op_ret(c, 1, zero);
+    ttc__give(b, c, 1, zero);
     return;
   }
   ttc__axes ax = ttc__axes_all(3);
