@@ -37,7 +37,8 @@ class Compiling:
         since = {k: v - self.before.get(k, 0) for k, v in self._now().items()}
         if not since:
             return "nothing to compile"
-        return f"{since['programs']:.0f} programs made, {since['loaded']:.0f} of them read from the disk cache, in {since['seconds']:.1f} s"
+        seconds = f"{since['seconds']:.1f} s"
+        return f"{since['programs']:.0f} programs made, {since['loaded']:.0f} of them read from the disk cache, in {seconds}"
 
 
 def fallbacks(device: str) -> dict[str, int]:
