@@ -76,7 +76,7 @@ static ttc_status make_outputs(ttc_device *dev, const ttc_plan *plan, ttc_store 
     if (q->out < 0) {
       continue;
     }
-    ttc_status st = ttc__store_make(dev, &q->base, ttc__base_nbyte(&q->base), &stores[q->out], err);
+    ttc_status st = ttc__store_make(dev, true, &q->base, ttc__base_nbyte(&q->base), &stores[q->out], err);
     if (st != TTC_OK) {
       for (uint32_t j = 0; j < plan->nout; j++) {
         ttc_store_release(stores[j]);

@@ -1,4 +1,5 @@
 /* Opening a device, the end of the process, forks, counters. */
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -94,6 +95,7 @@ static void init_locks(ttc_device *dev) {
   ttc__cond_init(&dev->plan_done);
   ttc__cond_init(&dev->pool_wake);
   ttc__cond_init(&dev->wake);
+  ttc__cond_init(&dev->room);
   pthread_mutex_init(&dev->wake_mutex, NULL);
   dev->last_job = &dev->jobs;
 }
@@ -108,6 +110,20 @@ static ttc_status open_client(ttc_error *err) {
   TTC_TRY(pjrt_client_new(shared_plugin, wanted_devices(), &shared_client, err));
   pthread_atfork(NULL, NULL, in_child);
   return TTC_OK;
+}
+
+/* XLA:CPU takes each result from malloc. By default glibc maps and unmaps blocks above 128 KiB, so that every megabyte-sized result
+ * pays its page faults anew, several times what the op costs. Keeping freed memory is what device allocators do anyway.
+ * TORCH_TPU_TUNE_MALLOC=0 leaves malloc as it is. */
+static void tune_malloc(void) {
+#ifdef __GLIBC__
+  const char *s = getenv("TORCH_TPU_TUNE_MALLOC");
+  if (s == NULL || strcmp(s, "0") != 0) {
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 2000 << 20);
+    mallopt(M_TOP_PAD, 16 << 20);
+  }
+#endif
 }
 
 static ttc_status make_device(int index, ttc_device **out, ttc_error *err) {
@@ -135,6 +151,9 @@ static ttc_status make_device(int index, ttc_device **out, ttc_error *err) {
   pjrt_client_info(shared_client, &dev->info);
   dev->info.simulated = strcmp(dev->info.platform, "tpu") != 0;
   dev->for_tpu = !dev->info.simulated;
+  if (dev->info.simulated) {
+    tune_malloc();
+  }
   if (dev->info.memory_limit_nbyte == 0) {
     dev->info.memory_limit_nbyte = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   }

@@ -3,6 +3,7 @@
  * Waking a sleeping thread for every small op would cost more than the op, so the launch thread naps for some tens of microseconds
  * when it finds nothing and only sleeps for good after a while; callers signal it only then. A reader never waits for it: it takes
  * the launch lock and drains the queue itself. */
+#include <errno.h>
 #include <sys/prctl.h>
 #include <time.h>
 
@@ -15,15 +16,48 @@ static uint32_t queued(ttc_device *dev) {
   return atomic_load_explicit(&dev->head, memory_order_acquire) - atomic_load_explicit(&dev->tail, memory_order_acquire);
 }
 
+static void wake_launcher(ttc_device *dev) {
+  if (atomic_load(&dev->asleep)) {
+    pthread_mutex_lock(&dev->wake_mutex);
+    atomic_store(&dev->asleep, false);
+    pthread_cond_signal(&dev->wake);
+    pthread_mutex_unlock(&dev->wake_mutex);
+  }
+}
+
+/* Wait until the launch thread has caught up half-way; without one, do its work. */
+static ttc_status wait_for_room(ttc_device *dev, ttc_error *err) {
+  int64_t t0 = ttc__now_ns();
+  ttc_status st = TTC_OK;
+  if (!dev->launcher_started) {
+    TTC_TRY(ttc__launch_take(dev, err));
+    st = ttc__drain(dev, err);
+    ttc__lock_drop(&dev->launch);
+    return st;
+  }
+  wake_launcher(dev);
+  pthread_mutex_lock(&dev->wake_mutex);
+  atomic_fetch_add(&dev->waiting_for_room, 1);
+  while (queued(dev) > QUEUE_HIGH / 2 && !atomic_load(&dev->stop)) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += 1;
+    int rc = pthread_cond_timedwait(&dev->room, &dev->wake_mutex, &until);
+    if (rc == ETIMEDOUT && ttc__interrupted()) {
+      st = TTC_FAIL(err, TTC_CANCELLED, "interrupted while the launch queue was full");
+      break;
+    }
+  }
+  atomic_fetch_sub(&dev->waiting_for_room, 1);
+  pthread_mutex_unlock(&dev->wake_mutex);
+  atomic_fetch_add(&dev->queue_wait_ns, (uint64_t)(ttc__now_ns() - t0));
+  return st;
+}
+
 ttc_status ttc__queue_reserve(ttc_device *dev, ttc_error *err) {
   for (;;) {
     if (queued(dev) >= QUEUE_HIGH) {
-      int64_t t0 = ttc__now_ns();
-      TTC_TRY(ttc__launch_take(dev, err));
-      ttc_status st = ttc__drain(dev, err);
-      ttc__lock_drop(&dev->launch);
-      atomic_fetch_add(&dev->queue_wait_ns, (uint64_t)(ttc__now_ns() - t0));
-      TTC_TRY(st);
+      TTC_TRY(wait_for_room(dev, err));
     }
     ttc__lock_take(&dev->dispatch);
     if (queued(dev) < QUEUE_CAP) {
@@ -40,12 +74,7 @@ record *ttc__queue_slot(ttc_device *dev) {
 void ttc__queue_publish(ttc_device *dev) {
   /* Sequentially consistent, as is the launcher's `asleep` then head: one of the two sees the other. */
   atomic_fetch_add(&dev->head, 1);
-  if (atomic_load(&dev->asleep)) {
-    pthread_mutex_lock(&dev->wake_mutex);
-    atomic_store(&dev->asleep, false);
-    pthread_cond_signal(&dev->wake);
-    pthread_mutex_unlock(&dev->wake_mutex);
-  }
+  wake_launcher(dev);
 }
 
 ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err) {
@@ -69,6 +98,12 @@ ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err) {
   }
 }
 
+static void signal_room(ttc_device *dev) {
+  pthread_mutex_lock(&dev->wake_mutex);
+  pthread_cond_broadcast(&dev->room);
+  pthread_mutex_unlock(&dev->wake_mutex);
+}
+
 ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
   uint32_t end = atomic_load(&dev->head);
   uint32_t tail = atomic_load_explicit(&dev->tail, memory_order_relaxed);
@@ -76,7 +111,13 @@ ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
     record *r = &dev->queue[tail & (QUEUE_CAP - 1)];
     TTC_TRY(ttc__launch(dev, r, err));
     ttc__record_done(r);
-    atomic_store_explicit(&dev->tail, ++tail, memory_order_release);
+    atomic_store(&dev->tail, ++tail);
+    if (atomic_load(&dev->waiting_for_room) != 0 && end - tail == QUEUE_HIGH / 4) {
+      signal_room(dev);
+    }
+  }
+  if (atomic_load(&dev->waiting_for_room) != 0) {
+    signal_room(dev);
   }
   return TTC_OK;
 }

@@ -103,7 +103,8 @@ struct ttc_device {
   bool launcher_started;
   _Atomic bool asleep, stop;
   pthread_mutex_t wake_mutex;
-  pthread_cond_t wake;
+  pthread_cond_t wake, room;
+  _Atomic int waiting_for_room;
 
   ttc__lock plan_lock; /* plans' states change under it */
   pthread_cond_t plan_done;
@@ -116,6 +117,9 @@ struct ttc_device {
 
   ttc__lock store_lock;
   ttc_store *live;
+  ttc_store *spare;         /* freed stores to reuse, under the dispatch lock */
+  ttc_store *_Atomic freed; /* freed since the last time spare was filled */
+  _Atomic int nfreed;       /* in both */
   _Atomic int64_t live_nbyte, peak_nbyte;
   _Atomic uint64_t queue_wait_ns;
 };
@@ -128,7 +132,8 @@ bool ttc__interrupted(void);
 extern atomic_int ttc__matmul_precision;
 
 /* ---- store.c */
-ttc_status ttc__store_make(ttc_device *dev, const ttc__base *base, size_t nbyte, ttc_store **out, ttc_error *err);
+/* locked: the dispatch lock is held. */
+ttc_status ttc__store_make(ttc_device *dev, bool locked, const ttc__base *base, size_t nbyte, ttc_store **out, ttc_error *err);
 /* Launch lock held. Takes buf; clears poison. */
 void ttc__store_set(ttc_store *s, pjrt_buffer *buf, const ttc__base *base, uint32_t writer);
 void ttc__store_poison(ttc_store *s, ttc__poison *p, uint32_t writer); /* takes a reference of its own */

@@ -4,6 +4,8 @@
 
 #include "run/run.h"
 
+#define MAX_SPARE 4096 /* stores kept for reuse */
+
 size_t ttc__base_nbyte(const ttc__base *base) {
   return (size_t)ttc__nelem(base->ndim, base->dims) * ttc_dtype_nbyte((ttc_dtype)base->dtype);
 }
@@ -21,8 +23,38 @@ void ttc__base_flat(ttc__base *base, ttc_dtype d, size_t nbyte) {
   base->dims[0] = (int64_t)(nbyte / w);
 }
 
-ttc_status ttc__store_make(ttc_device *dev, const ttc__base *base, size_t nbyte, ttc_store **out, ttc_error *err) {
-  ttc_store *s = malloc(sizeof *s);
+/* Stores are made by callers and mostly freed by the launch thread, a pattern that malloc pays for. Freed ones are pushed on a
+ * stack from any thread; whoever makes stores takes the whole stack at once, so that no pop races with another. Dispatch lock held,
+ * or not at all: then malloc. */
+static ttc_store *reuse(ttc_device *dev) {
+  if (dev->spare == NULL) {
+    dev->spare = atomic_exchange_explicit(&dev->freed, NULL, memory_order_acquire);
+  }
+  ttc_store *s = dev->spare;
+  if (s != NULL) {
+    dev->spare = s->next;
+    atomic_fetch_sub_explicit(&dev->nfreed, 1, memory_order_relaxed);
+  }
+  return s;
+}
+
+static void recycle(ttc_store *s) {
+  ttc_device *dev = s->dev;
+  if (atomic_fetch_add_explicit(&dev->nfreed, 1, memory_order_relaxed) >= MAX_SPARE) {
+    atomic_fetch_sub_explicit(&dev->nfreed, 1, memory_order_relaxed);
+    free(s);
+    return;
+  }
+  s->next = atomic_load_explicit(&dev->freed, memory_order_relaxed);
+  while (!atomic_compare_exchange_weak_explicit(&dev->freed, &s->next, s, memory_order_release, memory_order_relaxed)) {
+  }
+}
+
+ttc_status ttc__store_make(ttc_device *dev, bool locked, const ttc__base *base, size_t nbyte, ttc_store **out, ttc_error *err) {
+  ttc_store *s = locked ? reuse(dev) : NULL;
+  if (s == NULL) {
+    s = malloc(sizeof *s);
+  }
   if (s == NULL) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }
@@ -53,7 +85,7 @@ ttc_status ttc_store_new(ttc_device *dev, size_t nbyte, const ttc_spec *spec, tt
   if (spec == NULL || !ttc__base_of_spec(spec, &base) || ttc__base_nbyte(&base) != nbyte) {
     ttc__base_flat(&base, spec != NULL ? spec->dtype : TTC_U8, nbyte);
   }
-  return ttc__store_make(dev, &base, nbyte, out, err);
+  return ttc__store_make(dev, false, &base, nbyte, out, err);
 }
 
 void ttc_store_retain(ttc_store *s) {
@@ -95,7 +127,7 @@ static void drop_contents(ttc_store *s) {
 void ttc_store_release(ttc_store *s) {
   if (s != NULL && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) {
     drop_contents(s);
-    free(s);
+    recycle(s);
   }
 }
 

@@ -92,7 +92,7 @@ ttc_status ttc_copy_from_host(const ttc_tensor *dst, const void *src, size_t nby
     return st;
   }
   ttc_store *stage;
-  TTC_TRY(ttc__store_make(dev, &base, nbyte, &stage, err));
+  TTC_TRY(ttc__store_make(dev, false, &base, nbyte, &stage, err));
   ttc_tensor from = {
       .store = stage, .sizes = spec.sizes, .strides = spec.strides, .value = -1, .dtype = dst->dtype, .ndim = dst->ndim};
   ttc_status st = ttc_copy_from_host(&from, src, nbyte, err);
