@@ -29,6 +29,11 @@ static void ret(shlo *b, ttc_lower *c, int k, ttc_val v) {
   op_ret(c, k, shlo_reshape(b, v, op_out_ndim(c, k), op_out_sizes(c, k)));
 }
 
+/* Result k is not asked for: nothing, in its shape. */
+static void ret_nothing(shlo *b, ttc_lower *c, int k) {
+  op_ret(c, k, shlo_const_i(b, op_out_dtype(c, k), 0, op_out_ndim(c, k), op_out_sizes(c, k)));
+}
+
 static ttc_val transposed(shlo *b, ttc_val x) {
   return shlo_transpose(b, x, (const int[3]){0, 2, 1});
 }
@@ -265,15 +270,15 @@ static void unpack(shlo *b, ttc_lower *c, ttc_val factors, ttc_val order, bool d
     ret(b, c, 1, shlo_select(b, unit, one_of(b, low), low));
     ret(b, c, 2, keep_part(b, ttc__take_strided(b, factors, 1, 0, k, 1), UPPER));
   } else {
-    ret(b, c, 1, zero_of(b, factors));
-    ret(b, c, 2, zero_of(b, factors));
+    ret_nothing(b, c, 1);
+    ret_nothing(b, c, 2);
   }
   if (perm) { /* column i of P has its 1 in row order[i] */
     ttc_val hit = shlo_compare(b, SHLO_EQ, place(b, 1, m, 1), shlo_unsqueeze(b, order, 1));
     hit = shlo_broadcast_to(b, hit, 3, (const int64_t[3]){batch, m, m});
     ret(b, c, 0, shlo_select(b, hit, one_of(b, factors), zero_of(b, factors)));
   } else {
-    ret(b, c, 0, zero_of(b, factors));
+    ret_nothing(b, c, 0);
   }
 }
 
@@ -329,7 +334,7 @@ static void lower_lu_solve(shlo *b, ttc_lower *c) {
   ret(b, c, 0, x);
 }
 
-/* What PyTorch's own kernel factors: the transpose, where A is contiguous and real. The backward formulas count on it. */
+/* What PyTorch's own determinants factor: the transpose, where A is contiguous and real. The backward formulas count on it. */
 static bool factors_transpose(ttc_lower *c) {
   return op_in_contiguous(c, 0) && !ttc__is_complex(op_in_dtype(c, 0));
 }
@@ -381,9 +386,9 @@ static void lower_solve(shlo *b, ttc_lower *c) {
   if (checks(c, 3)) {
     return;
   }
-  bool left = op_bool(c, 2), swap = factors_transpose(c);
+  bool left = op_bool(c, 2);
   ttc_val a = batched(b, op_in(c, 0)), rhs = op_in(c, 1);
-  lu f = factor_lu(b, swap ? transposed(b, a) : a);
+  lu f = factor_lu(b, a);
   int nd = op_out_ndim(c, 0), na = op_in_ndim(c, 0);
   bool vector = op_in_ndim(c, 1) == 1 || (op_in_ndim(c, 1) == na - 1 && nd == na - 1);
   if (vector) {
@@ -410,7 +415,7 @@ static void lower_solve(shlo *b, ttc_lower *c) {
     dims[out - 1] = 1;
     order = shlo_squeeze(b, batched(b, shlo_broadcast_to(b, order, out, dims)), 2);
   }
-  ttc_val x = left ? solve_lu(b, factors, order, rhs, swap) : adjoint(b, solve_lu(b, factors, order, adjoint(b, rhs), !swap));
+  ttc_val x = left ? solve_lu(b, factors, order, rhs, false) : adjoint(b, solve_lu(b, factors, order, adjoint(b, rhs), true));
   ret(b, c, 0, x);
   ret(b, c, 1, f.factors);
   ret(b, c, 2, from_one(b, f.pivots));
@@ -627,7 +632,7 @@ static void lower_qr(shlo *b, ttc_lower *c) {
   factor_qr(b, a, &factors, &taus);
   int64_t width = complete ? m : k;
   if (op_str_is(c, 1, "r")) {
-    op_ret(c, 0, zero_of(b, a));
+    ret_nothing(b, c, 0);
   } else {
     ret(b, c, 0, times_q(b, factors, taus, eye_columns(b, a, batch, m, width), false));
   }
