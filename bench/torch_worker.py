@@ -145,6 +145,12 @@ class TorchServer(serve.Server):
             "chain": (chain, 60),
         }
 
+    def fallbacks(self) -> dict[str, int]:
+        if self.device.type == "cpu":
+            return {}
+        counted = getattr(torch.get_device_module(self.device), "fallbacks", dict)
+        return dict(counted())
+
     def trainer(self, model: str) -> serve.Trainer:
         return TorchTrainer(model, self.device, self.compiled, self.drain)
 

@@ -42,6 +42,9 @@ def disagreement(losses: dict[str, list[float]]) -> list[str]:
 
 def run_model(workers: pool.Pool, model: str, args: argparse.Namespace) -> dict[str, pool.Reply]:
     loaded = {c.name: reply for c in workers.contestants if (reply := workers.ask(c, "load", model=model))}
+    for name, reply in loaded.items():
+        if reply.get("fallbacks"):
+            workers.notes[f"{name}, {model}"] = f"ran on the CPU for want of a lowering: {reply['fallbacks']}"
     samples: dict[str, list[pool.Reply]] = {name: [] for name in loaded}
     group = max(1, round(models.MODELS[model].group * args.scale))
     for _ in range(args.rounds):
@@ -53,7 +56,7 @@ def run_model(workers: pool.Pool, model: str, args: argparse.Namespace) -> dict[
 
 def first_step(args: argparse.Namespace) -> None:
     """Each contestant three times in fresh processes; the first fills its disk cache and is not counted."""
-    model = names(args)[-1]
+    model = "gpt-sdpa" if args.attention == "sdpa" else "gpt-math"
     with tempfile.TemporaryDirectory(prefix="bench-cache-") as root:
         caches = {
             "tpu": {"TORCH_TPU_CACHE_DIR": f"{root}/tpu"},
@@ -62,25 +65,27 @@ def first_step(args: argparse.Namespace) -> None:
         }
         who = [dataclasses.replace(c, env={**c.env, **caches.get(c.family, {})}) for c in pool.contestants(args)]
         seconds: dict[str, list[float]] = {c.name: [] for c in who}
+        cpu: dict[str, list[float]] = {c.name: [] for c in who}
         notes: dict[str, str] = {}
         for _ in range(args.rounds + 1):
             for c in who:
                 workers = pool.Pool([c], args.cpu, args.timeout)
                 begin = time.monotonic()
-                if workers.ask(c, "load", model=model, steps=1):
+                if reply := workers.ask(c, "load", model=model, steps=1):
                     seconds[c.name].append(time.monotonic() - begin)
+                    cpu[c.name].append(reply["cpu"])
                 workers.close()
                 notes |= workers.notes
-    rows: list[pool.Row] = [
-        ("cold cache", {name: s[0] if s else None for name, s in seconds.items()}),
-        ("warm cache, median", {name: pool.median(s[1:]) for name, s in seconds.items()}),
-    ]
+    rows: list[pool.Row] = []
+    for what, got in (("wall", seconds), ("CPU", cpu)):
+        rows.append((f"cold cache, {what}", {name: s[0] if s else None for name, s in got.items()}))
+        rows.append((f"warm cache, {what}", {name: pool.median(s[1:]) for name, s in got.items()}))
     pool.print_table(
         f"Seconds from the start of the process to the end of its first step, {models.MODELS[model].title}, one core", rows, who
     )
     for what, why in notes.items():
         print(f"  - {what}: {why}")
-    pool.save("first-step", args, {"seconds": seconds, "notes": notes})
+    pool.save("first-step", args, {"seconds": seconds, "cpu": cpu, "notes": notes})
 
 
 def main() -> None:
