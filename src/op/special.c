@@ -321,6 +321,59 @@ static void lower_polynomial(shlo *b, ttc_lower *c) {
   op_ret(c, 0, hermite ? elem_select_f(b, elem_cmp(b, SHLO_GT, n, limit), NAN, y) : y);
 }
 
+/* ---- Hurwitz zeta and polygamma */
+
+/* q below 0 is brought up: zeta(s, q) = q^-s + zeta(s, q + 1). State: s, q, sum so far, steps (scalar). */
+#define ZETA_STEPS 100000
+static void zeta_more(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
+  (void)ctx;
+  r[0] = elem_and(b, any_of(b, elem_cmp(b, SHLO_LE, s[1], 0)), elem_cmp(b, SHLO_LT, s[3], ZETA_STEPS));
+}
+static void zeta_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
+  (void)ctx;
+  ttc_val low = elem_cmp(b, SHLO_LE, s[1], 0);
+  ttc_val term = shlo_2(b, SHLO_POW, s[1], f1(b, SHLO_NEG, s[0]));
+  r[0] = s[0];
+  r[1] = shlo_select(b, low, plus(b, s[1], 1), s[1]);
+  r[2] = shlo_select(b, low, shlo_add(b, s[2], term), s[2]);
+  r[3] = shlo_add(b, s[3], elem_i(b, s[3], 1));
+}
+/* sum over k >= 0 of (q + k)^-s; inf at s = 1 and at q = 0, -1, ..; NaN for s < 1, and for q < 0 where s is not whole. */
+static ttc_val hurwitz(shlo *b, ttc_val s, ttc_val q) {
+  ttc_val whole_q = shlo_compare(b, SHLO_EQ, q, f1(b, SHLO_FLOOR, q)), whole_s = shlo_compare(b, SHLO_EQ, s, f1(b, SHLO_FLOOR, s));
+  ttc_val low = elem_cmp(b, SHLO_LE, q, 0), pole = elem_and(b, low, whole_q);
+  ttc_val one = elem_f(b, q, 1), start = shlo_select(b, pole, one, q);
+  ttc_val in[4] = {s, start, shlo_const_like(b, q, 0), shlo_const_i(b, TTC_S32, 0, 0, NULL)}, r[4];
+  shlo_while(b, 4, in, zeta_more, zeta_step, NULL, r);
+  ttc_val y = shlo_add(b, r[2], shlo_2(b, SHLO_CHLO_ZETA, s, r[1]));
+  y = elem_select_f(b, elem_and(b, low, elem_not(b, whole_s)), NAN, y);
+  y = elem_select_f(b, pole, INFINITY, y);
+  y = elem_select_f(b, elem_cmp(b, SHLO_LT, s, 1), NAN, y);
+  return elem_select_f(b, elem_cmp(b, SHLO_EQ, s, 1), INFINITY, y);
+}
+static void lower_zeta(shlo *b, ttc_lower *c) {
+  ttc_dtype d = elem_promote_float(c, 0, 1);
+  ttc_val s = full(b, c, elem_in(b, c, 0, d)), q = full(b, c, elem_in(b, c, 1, d));
+  op_ret(c, 0, hurwitz(b, s, q));
+}
+/* polygamma(n, x), n static: digamma; trigamma by reflection (6.4.7) below 1/2; else (-1)^(n+1) n! zeta(n + 1, x) (6.4.10) */
+static void lower_polygamma(shlo *b, ttc_lower *c) {
+  ttc_val x = op_in_as(c, 1, elem_float(c, 1));
+  int64_t n = op_int(c, 0, 0);
+  ttc_val y;
+  if (n == 0) {
+    y = f1(b, SHLO_CHLO_DIGAMMA, x);
+  } else if (n == 1) {
+    ttc_val low = elem_cmp(b, SHLO_LT, x, 0.5), up = shlo_select(b, low, elem_rsub(b, 1, x), x);
+    ttc_val z = shlo_2(b, SHLO_CHLO_ZETA, shlo_const_like(b, x, 2), up);
+    ttc_val sine = f1(b, SHLO_SIN, scale(b, x, PI));
+    y = shlo_select(b, low, shlo_sub(b, over(b, PI * PI, elem_square(b, sine)), z), z);
+  } else {
+    y = scale(b, hurwitz(b, shlo_const_like(b, x, (double)(n + 1)), x), (n % 2 ? 1 : -1) * exp(lgamma((double)n + 1)));
+  }
+  op_ret(c, 0, y);
+}
+
 /* ---- incomplete gamma functions, in f64 whatever the type */
 
 #define GAMMA_STEPS 2000
@@ -413,6 +466,10 @@ const ttc_op_row ttc__special_rows[] = {
     LOOSE("special_log_ndtr", lower_log_ndtr, 0),
     LOOSE("special_ndtri", lower_ndtri, 0),
     LOOSE("special_entr", lower_entr, 0),
+    LOOSE("special_zeta", lower_zeta, 0),
+    LOOSE("special_zeta.other_scalar", lower_zeta, 0),
+    LOOSE("special_zeta.self_scalar", lower_zeta, 0),
+    {ELEM_HEAD("polygamma", lower_polygamma, 0, TOL_LOOSE), .note = "one program for each n"},
     LOOSE("igamma", lower_igamma, 0),
     LOOSE("igammac", lower_igamma, 1),
     POLYNOMIAL("chebyshev_polynomial_t", CHEB_T),
