@@ -121,6 +121,11 @@ def fallbacks() -> dict[str, int]:
     return _C.fallbacks()
 
 
+def reset_fallbacks() -> None:
+    """Forget what ``fallbacks`` counted."""
+    _C.reset_fallbacks()
+
+
 def set_fallback(allowed: bool) -> None:
     """Allow ops without a program to run on the CPU (the default), or make them an error."""
     _C.set_fallback_is_error(not allowed)
