@@ -32,7 +32,9 @@ def _adapter() -> pathlib.Path:
         if minor in _SUPPORTED
         else f"install a supported PyTorch ({', '.join(_SUPPORTED)})"
     )
-    raise ImportError(f"{what}, and this is PyTorch {torch.__version__}: {fix}. TORCH_DEVICE_BACKEND_AUTOLOAD=0 imports torch without it.")
+    raise ImportError(
+        f"{what}, and this is PyTorch {torch.__version__}: {fix}. TORCH_DEVICE_BACKEND_AUTOLOAD=0 imports torch without it."
+    )
 
 
 def load() -> types.ModuleType:

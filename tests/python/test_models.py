@@ -1,4 +1,4 @@
-"""Whole models: the same numbers on ``tpu`` as on the CPU, forward, backward and through the optimizer, with nothing falling back."""
+"""Whole models: the same numbers on ``tpu`` as on the CPU, forward, backward and through optimizers, with nothing falling back."""
 
 import copy
 import importlib.util
@@ -161,7 +161,9 @@ def test_minilm_embeddings_are_the_cpus():
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder).eval()
     twin = copy.deepcopy(model).to("tpu")
-    batch = tokenizer(["A cat sits on the mat.", "The feline rests on a rug.", "Stocks fell today."], padding=True, return_tensors="pt")
+    batch = tokenizer(
+        ["A cat sits on the mat.", "The feline rests on a rug.", "Stocks fell today."], padding=True, return_tensors="pt"
+    )
 
     def embed(m, device):
         with torch.no_grad():
