@@ -1,7 +1,7 @@
 """TorchTPU: a native PyTorch device named ``tpu``.
 
-``import torch`` is enough: PyTorch loads this package through the entry point group ``torch.backends``. Loading registers the device
-and its ops; the PJRT plugin (libtpu on a TPU machine, XLA:CPU anywhere else) is loaded when a ``tpu`` tensor is first made.
+``import torch`` is enough: PyTorch loads this package through the entry point group ``torch.backends``. Loading registers the
+device and its ops; the PJRT plugin (libtpu on a TPU machine, XLA:CPU anywhere else) is loaded when a ``tpu`` tensor is first made.
 
 Example:
     >>> import torch

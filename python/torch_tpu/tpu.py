@@ -103,8 +103,8 @@ def compile_stats(device: Any = None) -> dict[str, Any]:
     """Programs made so far in this process.
 
     Returns:
-        ``programs`` executables compiled or loaded, ``compiled`` of them by the compiler, ``loaded`` from the disk cache, ``seconds``
-        spent compiling (summed over threads), ``calls`` ops run.
+        ``programs`` executables compiled or loaded, ``compiled`` of them by the compiler, ``loaded`` from the disk cache,
+        ``seconds`` spent compiling (summed over threads), ``calls`` ops run.
     """
     s = _C.stats(_index(device))
     return {
