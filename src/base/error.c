@@ -43,12 +43,18 @@ _Noreturn void ttc__assert_failed(const char *cond, const char *file, int line) 
   abort();
 }
 
+/* A failure that could not be recorded must still poison: stale contents would be wrong numbers. */
+static ttc__poison no_memory = {
+    .refs = 1, .err = {.code = TTC_RESOURCE_EXHAUSTED, .message = "out of host memory while an op's error was being recorded"}};
+
 ttc__poison *ttc__poison_new(const ttc_error *err) {
   ttc__poison *p = calloc(1, sizeof *p);
-  if (p != NULL) {
-    atomic_init(&p->refs, 1);
-    p->err = *err;
+  if (p == NULL) {
+    atomic_store(&no_memory.claimed, false);
+    return ttc__poison_retain(&no_memory);
   }
+  atomic_init(&p->refs, 1);
+  p->err = *err;
   return p;
 }
 
@@ -68,3 +74,5 @@ void ttc__poison_release(ttc__poison *p) {
 const ttc_error *ttc__poison_error(const ttc__poison *p) { return &p->err; }
 
 bool ttc__poison_claim(ttc__poison *p) { return !atomic_exchange(&p->claimed, true); }
+
+bool ttc__poison_claimed(const ttc__poison *p) { return atomic_load(&p->claimed); }

@@ -25,11 +25,13 @@ _Noreturn void ttc__assert_failed(const char *cond, const char *file, int line);
 
 /* A shared, immutable error: what poisons a store. */
 typedef struct ttc__poison ttc__poison;
-ttc__poison *ttc__poison_new(const ttc_error *err); /* NULL when out of memory */
+/* Never NULL: where there is no memory for it, one for all that says so. */
+ttc__poison *ttc__poison_new(const ttc_error *err);
 ttc__poison *ttc__poison_retain(ttc__poison *p);
 void ttc__poison_release(ttc__poison *p);
 const ttc_error *ttc__poison_error(const ttc__poison *p);
 /* true once: the first reader reports it to ttc_device_synchronize's callers, later ones need not. */
 bool ttc__poison_claim(ttc__poison *p);
+bool ttc__poison_claimed(const ttc__poison *p);
 
 #endif

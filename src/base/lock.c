@@ -11,6 +11,11 @@ void ttc__lock_init(ttc__lock *l, ttc__rank rank) {
 
 void ttc__lock_destroy(ttc__lock *l) { pthread_mutex_destroy(&l->mutex); }
 
+static struct timespec after_ns(int64_t ns) {
+  int64_t until = ttc__now_ns() + ns;
+  return (struct timespec){.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+}
+
 #ifdef TTC_CHECK_LOCKS
 /* A bit per rank that this thread holds. */
 static _Thread_local uint32_t held;
@@ -39,6 +44,17 @@ void ttc__lock_drop(ttc__lock *l) {
 }
 #endif
 
+bool ttc__lock_take_ns(ttc__lock *l, int64_t timeout_ns) {
+  struct timespec until = after_ns(timeout_ns);
+  if (pthread_mutex_clocklock(&l->mutex, CLOCK_MONOTONIC, &until) != 0) {
+    return false;
+  }
+#ifdef TTC_CHECK_LOCKS
+  note_taken(l);
+#endif
+  return true;
+}
+
 void ttc__cond_init(pthread_cond_t *c) {
   pthread_condattr_t attr;
   pthread_condattr_init(&attr);
@@ -48,8 +64,7 @@ void ttc__cond_init(pthread_cond_t *c) {
 }
 
 void ttc__cond_wait_ns(pthread_cond_t *c, ttc__lock *l, int64_t timeout_ns) {
-  int64_t until = ttc__now_ns() + timeout_ns;
-  struct timespec ts = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+  struct timespec ts = after_ns(timeout_ns);
   pthread_cond_timedwait(c, &l->mutex, &ts);
 }
 

@@ -31,10 +31,12 @@ void ttc__lock_destroy(ttc__lock *l);
 #ifdef TTC_CHECK_LOCKS
 void ttc__lock_take(ttc__lock *l);
 bool ttc__lock_try(ttc__lock *l);
+bool ttc__lock_take_ns(ttc__lock *l, int64_t timeout_ns);
 void ttc__lock_drop(ttc__lock *l);
 #else
 static inline void ttc__lock_take(ttc__lock *l) { pthread_mutex_lock(&l->mutex); }
 static inline bool ttc__lock_try(ttc__lock *l) { return pthread_mutex_trylock(&l->mutex) == 0; }
+bool ttc__lock_take_ns(ttc__lock *l, int64_t timeout_ns); /* false if it could not be had in that time */
 static inline void ttc__lock_drop(ttc__lock *l) { pthread_mutex_unlock(&l->mutex); }
 #endif
 

@@ -4,11 +4,11 @@
 
 #include "run/run.h"
 
-/* A store made as plain bytes (resize_, a bare storage) and not yet written takes the shape of the tensor that first overwrites it
+/* A store made as plain bytes (resize_, a bare storage) and not yet used takes the shape of the tensor that first overwrites it
  * whole, so that later calls find it as if that tensor had made it. Dispatch lock held. */
 static void adopt_shape(const ttc_tensor *t) {
   ttc_store *s = t->store;
-  if (!s->keyed.base.flat || s->written || t->offset != 0) {
+  if (!s->keyed.base.flat || s->used || t->offset != 0) {
     return;
   }
   ttc_spec spec = {.dtype = (ttc_dtype)t->dtype, .ndim = t->ndim};
@@ -20,17 +20,34 @@ static void adopt_shape(const ttc_tensor *t) {
   }
 }
 
+static ttc_status check_tensor(ttc_device *dev, const ttc_tensor *t, ttc_error *err) {
+  if (t->store == NULL) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected a tensor with a storage, got a value of a graph");
+  }
+  if (t->store->dev != dev) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT,
+                    "expected all tensors to be on the same device, but found at least two devices, tpu:%d and tpu:%d", dev->index,
+                    t->store->dev->index);
+  }
+  if (t->ndim > TTC_MAX_NDIM) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected at most %d dimensions, got %d", TTC_MAX_NDIM, t->ndim);
+  }
+  return TTC_OK;
+}
+
 static ttc_status prepare(ttc_device *dev, const ttc_call *call, ttc_error *err) {
   TTC_TRY(ttc__usable(dev, err));
   for (uint32_t i = 0; i < call->narg; i++) {
     const ttc_arg *a = &call->args[i];
     for (uint32_t k = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && k < a->n; k++) {
-      const ttc_tensor *t = &a->tensor[k];
-      if (t->store != NULL && t->store->dev != dev) {
-        return TTC_FAIL(err, TTC_INVALID_ARGUMENT,
-                        "expected all tensors to be on the same device, but found at least two devices, tpu:%d and tpu:%d",
-                        dev->index, t->store->dev->index);
+      if (!ttc__absent(&a->tensor[k])) {
+        TTC_TRY(check_tensor(dev, &a->tensor[k], err));
       }
+    }
+  }
+  for (uint32_t k = 0; k < call->ninto; k++) {
+    if (call->into[k] != NULL) {
+      TTC_TRY(check_tensor(dev, call->into[k], err));
     }
   }
   return TTC_OK;
@@ -44,6 +61,9 @@ static bool record_arrays(record *r, uint32_t nstore, uint32_t nnumber) {
   if (r->stores == NULL || r->numbers == NULL) {
     if (r->stores != r->inline_stores) {
       free(r->stores);
+    }
+    if (r->numbers != r->inline_numbers) {
+      free(r->numbers);
     }
     return false;
   }
@@ -83,7 +103,7 @@ static ttc_status make_outputs(ttc_device *dev, const ttc_plan *plan, ttc_store 
       }
       return st;
     }
-    stores[q->out]->written = true;
+    stores[q->out]->used = true;
   }
   return TTC_OK;
 }
@@ -111,17 +131,13 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
   }
   for (uint32_t k = 0; k < site->nstore; k++) {
     r->stores[k] = site->stores[k];
+    r->stores[k]->used = true;
     ttc_store_retain(r->stores[k]);
   }
   for (uint32_t k = 0; k < plan->nout; k++) {
     r->stores[site->nstore + k] = outs[k];
     if (outs[k] != NULL) {
       ttc_store_retain(outs[k]);
-    }
-  }
-  for (uint32_t k = 0; k < plan->low.nproduct; k++) {
-    if (plan->low.products[k].out < 0) {
-      site->stores[plan->low.products[k].slot]->written = true;
     }
   }
   encode_numbers(plan, call, r->numbers);
@@ -150,7 +166,15 @@ static ttc_plan *look_up(ttc_device *dev, const ttc_call *call, bool *no_memory)
     return NULL;
   }
   size_t n = dev->site.nword * sizeof(uint64_t);
-  return ttc__map_get(dev->plans, dev->site.words, n, ttc__hash64(dev->site.words, n));
+  uint64_t hash = ttc__hash64(dev->site.words, n);
+  ttc_plan *plan = ttc__map_get(dev->plans, dev->site.words, n, hash);
+  if (plan != NULL && atomic_load_explicit(&plan->state, memory_order_acquire) == PLAN_FAILED) {
+    /* Whoever called it then has its error; a call from now on tries again (memory may be there now). */
+    ttc__map_del(dev->plans, dev->site.words, n, hash);
+    ttc__plan_release(plan);
+    plan = NULL;
+  }
+  return plan;
 }
 
 ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, ttc_error *err) {
@@ -177,22 +201,41 @@ void ttc_result_done(ttc_result *res) {
 
 /* ---------------------------------------------------------------------------------------------------------- defining */
 
-static _Thread_local char *last_module;
+/* The thread's own copy, freed with the thread. */
+static pthread_key_t last_module;
+static pthread_once_t last_module_once = PTHREAD_ONCE_INIT;
+static bool has_last_module;
+static void make_last_module(void) {
+  has_last_module = pthread_key_create(&last_module, free) == 0;
+}
+
+static void keep_module(const char *text) {
+  pthread_once(&last_module_once, make_last_module);
+  if (has_last_module) {
+    char *copy = strdup(text);
+    free(pthread_getspecific(last_module));
+    if (pthread_setspecific(last_module, copy) != 0) {
+      free(copy);
+    }
+  }
+}
+
 const char *ttc_last_module(void) {
-  return last_module != NULL ? last_module : "";
+  pthread_once(&last_module_once, make_last_module);
+  const char *text = has_last_module ? pthread_getspecific(last_module) : NULL;
+  return text != NULL ? text : "";
 }
 
 static ttc_status lower(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_plan *plan,
                         ttc_error *err) {
   const ttc__site *site = &dev->site;
-  ttc__base *bases = calloc(site->nstore + 1, sizeof *bases);
+  plan->bases = calloc(site->nstore + 1, sizeof *plan->bases);
   plan->outs = malloc((nout + 1) * sizeof *plan->outs);
-  if (bases == NULL || plan->outs == NULL) {
-    free(bases);
+  if (plan->bases == NULL || plan->outs == NULL) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }
   for (uint32_t k = 0; k < site->nstore; k++) {
-    bases[k] = site->stores[k]->keyed.base;
+    plan->bases[k] = site->stores[k]->keyed.base;
   }
   if (nout != 0) {
     memcpy(plan->outs, specs, nout * sizeof *specs);
@@ -203,18 +246,15 @@ static ttc_status lower(ttc_device *dev, const ttc_call *call, uint32_t nout, co
                       .nout = nout,
                       .outs = plan->outs,
                       .nslot = site->nstore,
-                      .bases = bases,
+                      .bases = plan->bases,
                       .slots = site->slots,
                       .for_tpu = dev->for_tpu,
                       .precision = (shlo_precision)precision};
-  ttc_status st = ttc__lower(&in, &plan->low, err);
-  free(bases);
-  TTC_TRY(st);
+  TTC_TRY(ttc__lower(&in, &plan->low, err));
   for (uint32_t i = 0; i < plan->low.nparam; i++) {
     plan->nnumber += plan->low.params[i].kind != TTC__PARAM_STORE;
   }
-  free(last_module);
-  last_module = strdup(plan->low.text);
+  keep_module(plan->low.text);
   return TTC_OK;
 }
 

@@ -27,9 +27,18 @@ void ttc_set_matmul_precision(int level) {
   atomic_store(&ttc__matmul_precision, level < 0 ? 0 : (level > 2 ? 2 : level));
 }
 
+static _Thread_local bool own_thread;
+void ttc__never_interrupt(void) {
+  own_thread = true;
+}
+
 bool ttc__interrupted(void) {
   bool (*fn)(void) = atomic_load(&interrupt_check);
-  return fn != NULL && fn();
+  return fn != NULL && !own_thread && fn();
+}
+
+bool ttc__forked(void) {
+  return atomic_load_explicit(&forked, memory_order_relaxed);
 }
 
 ttc_status ttc__usable(ttc_device *dev, ttc_error *err) {
@@ -76,6 +85,9 @@ static int wanted_devices(void) {
 int ttc_device_count(void) {
   ttc_error err;
   int n = 0;
+  if (atomic_load(&forked)) {
+    return pjrt_client_ndevice(shared_client);
+  }
   ttc__lock_take(&open_lock);
   if (shared_client != NULL) {
     n = pjrt_client_ndevice(shared_client);
@@ -126,6 +138,15 @@ static void tune_malloc(void) {
 #endif
 }
 
+/* A device that could not be made. */
+static void free_parts(ttc_device *dev) {
+  ttc__map_free(dev->plans);
+  free(dev->queue);
+  free(dev->numbers);
+  ttc__cache_free(dev->cache);
+  free(dev);
+}
+
 static ttc_status make_device(int index, ttc_device **out, ttc_error *err) {
   TTC_TRY(open_client(err));
   int n = pjrt_client_ndevice(shared_client);
@@ -137,7 +158,6 @@ static ttc_status make_device(int index, ttc_device **out, ttc_error *err) {
   if (dev == NULL) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }
-  init_locks(dev);
   dev->index = index;
   dev->plugin = shared_plugin;
   dev->client = shared_client;
@@ -146,8 +166,10 @@ static ttc_status make_device(int index, ttc_device **out, ttc_error *err) {
   dev->numbers = calloc(NUMBER_CACHE, sizeof *dev->numbers);
   dev->cache = ttc__cache_open(NULL, shared_plugin, shared_client);
   if (dev->plans == NULL || dev->queue == NULL || dev->numbers == NULL || dev->cache == NULL) {
+    free_parts(dev);
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }
+  init_locks(dev);
   pjrt_client_info(shared_client, &dev->info);
   dev->info.simulated = strcmp(dev->info.platform, "tpu") != 0;
   dev->for_tpu = !dev->info.simulated;
@@ -186,6 +208,10 @@ void ttc_device_get_info(ttc_device *dev, ttc_device_info *out) {
 
 void ttc_device_get_stats(ttc_device *dev, ttc_stats *out) {
   ttc__cache_stats c;
+  if (atomic_load(&forked)) {
+    *out = (ttc_stats){0};
+    return;
+  }
   ttc__cache_get_stats(dev->cache, &c);
   ttc__lock_take(&dev->dispatch);
   size_t plans = ttc__map_count(dev->plans);
@@ -205,23 +231,34 @@ void ttc_device_reset_peak(ttc_device *dev) {
   atomic_store(&dev->peak_nbyte, atomic_load(&dev->live_nbyte));
 }
 
-/* Let the launch thread finish what is queued, for at most until_ns. */
+static bool busy(ttc_device *dev) {
+  ttc__lock_take(&dev->pool_lock);
+  bool compiling = dev->nworker > dev->nworker_idle;
+  ttc__lock_drop(&dev->pool_lock);
+  return compiling || (dev->launcher_started && atomic_load(&dev->head) != atomic_load(&dev->tail));
+}
+
+/* Let our threads finish what they have, until until_ns. A thread in a plugin call that might never return is left behind. */
 static void wind_down(ttc_device *dev, int64_t until_ns) {
-  while (atomic_load(&dev->head) != atomic_load(&dev->tail) && ttc__now_ns() < until_ns) {
+  while (busy(dev) && ttc__now_ns() < until_ns) {
     struct timespec nap = {0, 1000000};
     nanosleep(&nap, NULL);
   }
   atomic_store(&dev->stop, true);
   pthread_mutex_lock(&dev->wake_mutex);
   pthread_cond_signal(&dev->wake);
+  pthread_cond_broadcast(&dev->room);
   pthread_mutex_unlock(&dev->wake_mutex);
   ttc__pool_stop(dev);
-  bool idle = ttc__lock_try(&dev->launch); /* the thread is in no plugin call that might never return */
-  if (idle) {
-    ttc__lock_drop(&dev->launch);
-    if (dev->launcher_started) {
-      pthread_join(dev->launcher, NULL);
-    }
+  if (dev->launcher_started) {
+    int64_t left = until_ns - ttc__now_ns();
+    left = left < 100000000 ? 100000000 : left;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    left += until.tv_nsec;
+    until.tv_sec += left / 1000000000;
+    until.tv_nsec = left % 1000000000;
+    (void)pthread_timedjoin_np(dev->launcher, NULL, &until);
   }
 }
 

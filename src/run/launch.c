@@ -7,9 +7,31 @@
 #include "run/run.h"
 
 void ttc__note_error(ttc_device *dev, ttc__poison *p) {
-  if (dev->first_error == NULL) {
-    dev->first_error = ttc__poison_retain(p);
+  int n = 0;
+  for (int i = 0; i < dev->nerror; i++) { /* what a reader has reported meanwhile need not be kept */
+    if (ttc__poison_claimed(dev->errors[i])) {
+      ttc__poison_release(dev->errors[i]);
+    } else {
+      dev->errors[n++] = dev->errors[i];
+    }
   }
+  if (n < MAX_ERRORS) {
+    dev->errors[n++] = ttc__poison_retain(p);
+  }
+  dev->nerror = n;
+}
+
+ttc_status ttc__report_error(ttc_device *dev, ttc_error *err) {
+  ttc_status st = TTC_OK;
+  for (int i = 0; i < dev->nerror; i++) {
+    if (ttc__poison_claim(dev->errors[i]) && st == TTC_OK) {
+      *err = *ttc__poison_error(dev->errors[i]);
+      st = err->code;
+    }
+    ttc__poison_release(dev->errors[i]);
+  }
+  dev->nerror = 0;
+  return st;
 }
 
 static void poison_results(record *r, ttc__poison *p) {
@@ -30,11 +52,9 @@ static void fail(ttc_device *dev, record *r, ttc_error *err) {
     snprintf(err->op, sizeof err->op, "%s", row->name);
   }
   ttc__poison *p = ttc__poison_new(err);
-  if (p != NULL) {
-    ttc__note_error(dev, p);
-    poison_results(r, p);
-    ttc__poison_release(p);
-  }
+  ttc__note_error(dev, p);
+  poison_results(r, p);
+  ttc__poison_release(p);
 }
 
 /* Buffers to free once the launch is made: Philox words, and numbers pushed out of the table. */
@@ -63,14 +83,15 @@ static pjrt_buffer *number_buffer(ttc_device *dev, ttc_dtype d, const number *v,
   return buf;
 }
 
-static ttc_status resolve_store(ttc_store *s, pjrt_buffer **arg, ttc__poison **poison, ttc_error *err) {
+/* base: what the program takes the store to hold; its contents are these or undefined. */
+static ttc_status resolve_store(ttc_store *s, const ttc__base *base, pjrt_buffer **arg, ttc__poison **poison, ttc_error *err) {
   if (s->poison != NULL) {
     *poison = s->poison;
     *err = *ttc__poison_error(s->poison);
     return err->code;
   }
   if (s->buf == NULL) {
-    TTC_TRY(ttc__store_fill_undefined(s, err));
+    TTC_TRY(ttc__store_fill_undefined(s, base, err));
   }
   *arg = s->buf;
   return TTC_OK;
@@ -82,7 +103,7 @@ static ttc_status resolve(ttc_device *dev, record *r, pjrt_buffer **args, leftov
   for (uint32_t i = 0; i < low->nparam; i++) {
     const ttc__param *q = &low->params[i];
     if (q->kind == TTC__PARAM_STORE) {
-      TTC_TRY(resolve_store(r->stores[q->i], &args[i], poison, err));
+      TTC_TRY(resolve_store(r->stores[q->i], &r->plan->bases[q->i], &args[i], poison, err));
     } else if (q->kind == TTC__PARAM_NUMBER) {
       args[i] = number_buffer(dev, (ttc_dtype)q->dtype, &r->numbers[k++], left, err);
       if (args[i] == NULL) {
@@ -127,10 +148,8 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
   ttc_plan *plan = r->plan;
   TTC_TRY(ttc__plan_wait(plan, err));
   if (atomic_load_explicit(&plan->state, memory_order_acquire) == PLAN_FAILED) {
-    if (plan->error != NULL) {
-      ttc__note_error(dev, plan->error);
-      poison_results(r, plan->error);
-    }
+    *err = *ttc__poison_error(plan->error);
+    fail(dev, r, err);
     return TTC_OK;
   }
   uint32_t n = plan->low.nparam > plan->low.nproduct ? plan->low.nparam : plan->low.nproduct;
@@ -163,6 +182,9 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
 static ttc_status resize(ttc_device *dev, record *r, ttc_error *err) {
   ttc_store *s = r->stores[0];
   size_t nbyte = ttc__base_nbyte(&r->base), keep = s->buf_nbyte < nbyte ? s->buf_nbyte : nbyte;
+  if (nbyte == 0) {
+    ttc__store_clear(s);
+  }
   if (s->buf == NULL) {
     return TTC_OK;
   }
@@ -193,11 +215,11 @@ ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err) {
       return TTC_OK;
     case RECORD_RESIZE:
       if (resize(dev, r, err) != TTC_OK) {
+        snprintf(err->op, sizeof err->op, "resize_");
         ttc__poison *p = ttc__poison_new(err);
-        if (p != NULL) {
-          ttc__store_poison(r->stores[0], p, UINT32_MAX);
-          ttc__poison_release(p);
-        }
+        ttc__note_error(dev, p);
+        ttc__store_poison(r->stores[0], p, UINT32_MAX);
+        ttc__poison_release(p);
       }
       return TTC_OK;
   }

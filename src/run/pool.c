@@ -33,6 +33,7 @@ static void compile(ttc_plan *plan) {
 
 static void *worker_main(void *arg) {
   ttc_device *dev = arg;
+  ttc__never_interrupt();
   ttc__lock_take(&dev->pool_lock);
   while (!atomic_load(&dev->stop)) {
     ttc_plan *plan = dev->jobs;
@@ -46,37 +47,43 @@ static void *worker_main(void *arg) {
     if (dev->jobs == NULL) {
       dev->last_job = &dev->jobs;
     }
+    dev->njob--;
     ttc__lock_drop(&dev->pool_lock);
     compile(plan);
     ttc__plan_release(plan);
     ttc__lock_take(&dev->pool_lock);
   }
+  dev->nworker_idle++; /* for good */
   ttc__lock_drop(&dev->pool_lock);
   return NULL;
 }
 
-/* Pool lock held. */
+/* Pool lock held. Another thread, where those that wait do not suffice for the jobs (a woken one counts as waiting until it has
+ * taken its job). */
 static void start_worker(ttc_device *dev) {
   if (dev->workers == NULL) {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     dev->nworker_max = n < 1 ? 1 : (n > 16 ? 16 : (int)n);
     dev->workers = calloc((size_t)dev->nworker_max, sizeof *dev->workers);
   }
-  if (dev->workers != NULL && dev->nworker_idle == 0 && dev->nworker < dev->nworker_max &&
+  if (dev->workers != NULL && dev->nworker_idle <= dev->njob && dev->nworker < dev->nworker_max &&
       pthread_create(&dev->workers[dev->nworker], NULL, worker_main, dev) == 0) {
     dev->nworker++;
   }
 }
 
 void ttc__pool_submit(ttc_device *dev, ttc_plan *plan) {
-  atomic_fetch_add(&plan->refs, 1);
   ttc__lock_take(&dev->pool_lock);
-  plan->next_job = NULL;
-  *dev->last_job = plan;
-  dev->last_job = &plan->next_job;
   start_worker(dev);
   bool alone = dev->nworker == 0;
-  pthread_cond_signal(&dev->pool_wake);
+  if (!alone) {
+    atomic_fetch_add(&plan->refs, 1);
+    plan->next_job = NULL;
+    *dev->last_job = plan;
+    dev->last_job = &plan->next_job;
+    dev->njob++;
+    pthread_cond_signal(&dev->pool_wake);
+  }
   ttc__lock_drop(&dev->pool_lock);
   if (alone) { /* no thread to be had: fail the plan rather than hang its readers */
     ttc_error err = {0};
@@ -113,11 +120,12 @@ void ttc__plan_release(ttc_plan *plan) {
   if (plan == NULL || atomic_fetch_sub_explicit(&plan->refs, 1, memory_order_acq_rel) != 1) {
     return;
   }
-  if (plan->exe != NULL && !atomic_load(&plan->dev->stop)) {
+  if (plan->exe != NULL && !atomic_load(&plan->dev->stop) && !ttc__forked()) {
     pjrt_exe_free(plan->exe);
   }
   ttc__poison_release(plan->error);
   ttc__lowered_free(&plan->low);
   free(plan->outs);
+  free(plan->bases);
   free(plan);
 }

@@ -58,6 +58,7 @@ ttc_status ttc__queue_reserve(ttc_device *dev, ttc_error *err) {
   for (;;) {
     if (queued(dev) >= QUEUE_HIGH) {
       TTC_TRY(wait_for_room(dev, err));
+      TTC_TRY(ttc__usable(dev, err));
     }
     ttc__lock_take(&dev->dispatch);
     if (queued(dev) < QUEUE_CAP) {
@@ -81,21 +82,12 @@ ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err) {
   if (ttc__lock_try(&dev->launch)) {
     return TTC_OK;
   }
-  for (;;) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += 100000000;
-    if (until.tv_nsec >= 1000000000) {
-      until.tv_nsec -= 1000000000;
-      until.tv_sec++;
-    }
-    if (pthread_mutex_clocklock(&dev->launch.mutex, CLOCK_MONOTONIC, &until) == 0) {
-      return TTC_OK;
-    }
+  while (!ttc__lock_take_ns(&dev->launch, 100000000)) {
     if (ttc__interrupted()) {
       return TTC_FAIL(err, TTC_CANCELLED, "interrupted while waiting for the device");
     }
   }
+  return TTC_OK;
 }
 
 static void signal_room(ttc_device *dev) {
@@ -125,7 +117,8 @@ ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
 static void sleep_until_called(ttc_device *dev) {
   pthread_mutex_lock(&dev->wake_mutex);
   atomic_store(&dev->asleep, true);
-  while (queued(dev) == 0 && atomic_load(&dev->asleep) && !atomic_load(&dev->stop)) {
+  /* `asleep` before head, as ttc__queue_publish has them the other way round; hence no weaker loads here. */
+  while (atomic_load(&dev->head) == atomic_load(&dev->tail) && atomic_load(&dev->asleep) && !atomic_load(&dev->stop)) {
     pthread_cond_wait(&dev->wake, &dev->wake_mutex);
   }
   atomic_store(&dev->asleep, false);
@@ -135,6 +128,7 @@ static void sleep_until_called(ttc_device *dev) {
 void *ttc__launcher_main(void *arg) {
   ttc_device *dev = arg;
   int naps = 0;
+  ttc__never_interrupt();
   prctl(PR_SET_TIMERSLACK, 1000UL); /* naps as short as asked for */
   prctl(PR_SET_NAME, "ttc-launch");
   while (!atomic_load_explicit(&dev->stop, memory_order_relaxed)) {

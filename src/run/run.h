@@ -18,7 +18,7 @@ struct ttc_store {
   ttc__keyed keyed; /* first: key.c sees only this. Guarded by the dispatch lock */
   ttc_device *dev;
   atomic_int refs;
-  bool written; /* dispatch order: some call writes it. Guarded by the dispatch lock */
+  bool used;    /* dispatch order: some call reads or writes it, so its base shape is settled. Guarded by the dispatch lock */
   size_t nbyte; /* likewise */
   /* Launch order, guarded by the launch lock: */
   pjrt_buffer *buf;   /* NULL: undefined contents */
@@ -39,6 +39,7 @@ struct ttc_plan {
   uint32_t op;
   uint32_t nout;
   ttc_spec *outs;
+  ttc__base *bases;   /* [slots] what each store holds before the call */
   ttc__lowered low;   /* text is kept until compiled */
   uint32_t nnumber;   /* NUMBER and RNG parameters */
   pjrt_exe *exe;      /* READY */
@@ -70,6 +71,8 @@ typedef struct record {
 #define QUEUE_CAP 2048u  /* a power of two */
 #define QUEUE_HIGH 1024u /* callers help from here on */
 
+#define MAX_ERRORS 16
+
 #define NUMBER_CACHE 1024u /* a power of two */
 typedef struct cached_number {
   pjrt_buffer *buf;
@@ -94,9 +97,10 @@ struct ttc_device {
   _Atomic uint32_t head, tail; /* free running */
 
   ttc__lock launch;
-  cached_number *numbers;   /* [NUMBER_CACHE], under the launch lock */
-  ttc__poison *first_error; /* since the last synchronize, under the launch lock */
-  pjrt_buffer **scratch;    /* three arrays of scratch_cap: arguments, results, leftovers; under the launch lock */
+  cached_number *numbers;          /* [NUMBER_CACHE], under the launch lock */
+  ttc__poison *errors[MAX_ERRORS]; /* since the last synchronize, oldest first, under the launch lock */
+  int nerror;
+  pjrt_buffer **scratch; /* three arrays of scratch_cap: arguments, results, leftovers; under the launch lock */
   uint32_t scratch_cap;
 
   pthread_t launcher;
@@ -113,7 +117,7 @@ struct ttc_device {
   pthread_cond_t pool_wake;
   ttc_plan *jobs, **last_job;
   pthread_t *workers;
-  int nworker, nworker_max, nworker_idle;
+  int nworker, nworker_max, nworker_idle, njob; /* njob: waiting to be taken */
 
   ttc__lock store_lock;
   ttc_store *live;
@@ -127,8 +131,11 @@ struct ttc_device {
 /* ---- device.c */
 /* TTC_OK unless the process forked after opening the device, or shut down. */
 ttc_status ttc__usable(ttc_device *dev, ttc_error *err);
-/* Should a waiting thread give up (Ctrl-C)? */
+/* Should a waiting thread give up (Ctrl-C)? Never in threads of our own. */
 bool ttc__interrupted(void);
+void ttc__never_interrupt(void); /* this thread is our own */
+/* In a child forked after opening: no plugin call may be made, and no lock be taken, for its holder may not exist here. */
+bool ttc__forked(void);
 extern atomic_int ttc__matmul_precision;
 
 /* ---- store.c */
@@ -137,13 +144,15 @@ ttc_status ttc__store_make(ttc_device *dev, bool locked, const ttc__base *base, 
 /* Launch lock held. Takes buf; clears poison. */
 void ttc__store_set(ttc_store *s, pjrt_buffer *buf, const ttc__base *base, uint32_t writer);
 void ttc__store_poison(ttc_store *s, ttc__poison *p, uint32_t writer); /* takes a reference of its own */
+void ttc__store_clear(ttc_store *s);                                   /* undefined contents from here on */
 /* Make contents for a store that has none. Launch lock held. */
-ttc_status ttc__store_fill_undefined(ttc_store *s, ttc_error *err);
+ttc_status ttc__store_fill_undefined(ttc_store *s, const ttc__base *base, ttc_error *err);
 void ttc__base_flat(ttc__base *base, ttc_dtype d, size_t nbyte);
 size_t ttc__base_nbyte(const ttc__base *base);
 
 /* ---- queue.c */
-/* Room for one more record, helping to launch if the queue is full. Takes the dispatch lock. blocks */
+/* Room for one more record, helping to launch if the queue is long (which may mean waiting for a compile). On TTC_OK the dispatch
+ * lock is held; on failure it is not. blocks */
 ttc_status ttc__queue_reserve(ttc_device *dev, ttc_error *err);
 record *ttc__queue_slot(ttc_device *dev); /* dispatch lock held, after a reserve */
 void ttc__queue_publish(ttc_device *dev); /* dispatch lock held */
@@ -156,7 +165,8 @@ void *ttc__launcher_main(void *dev);
 /* ---- launch.c */
 ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err); /* only TTC_CANCELLED is returned; failures poison */
 void ttc__record_done(record *r);
-void ttc__note_error(ttc_device *dev, ttc__poison *p);
+void ttc__note_error(ttc_device *dev, ttc__poison *p);         /* for ttc_device_synchronize; takes a reference of its own */
+ttc_status ttc__report_error(ttc_device *dev, ttc_error *err); /* the first that nobody has read, if any; forgets all */
 
 /* ---- pool.c */
 void ttc__pool_submit(ttc_device *dev, ttc_plan *plan); /* takes a reference of its own */

@@ -4,7 +4,11 @@
 
 #include "run/run.h"
 
+#ifdef TTC_CHECK_LOCKS
+#define MAX_SPARE 0 /* sanitizers see each store's end */
+#else
 #define MAX_SPARE 4096 /* stores kept for reuse */
+#endif
 
 size_t ttc__base_nbyte(const ttc__base *base) {
   return (size_t)ttc__nelem(base->ndim, base->dims) * ttc_dtype_nbyte((ttc_dtype)base->dtype);
@@ -63,7 +67,7 @@ ttc_status ttc__store_make(ttc_device *dev, bool locked, const ttc__base *base, 
   s->keyed.slot = 0;
   s->dev = dev;
   atomic_init(&s->refs, 1);
-  s->written = false;
+  s->used = false;
   s->nbyte = nbyte;
   s->buf = NULL;
   s->buf_nbyte = 0;
@@ -79,6 +83,9 @@ ttc_status ttc__store_make(ttc_device *dev, bool locked, const ttc__base *base, 
 ttc_status ttc_store_new(ttc_device *dev, size_t nbyte, const ttc_spec *spec, ttc_store **out, ttc_error *err) {
   ttc__base base;
   TTC_TRY(ttc__usable(dev, err));
+  if (spec != NULL && (spec->ndim < 0 || spec->ndim > TTC_MAX_NDIM)) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected at most %d dimensions, got %d", TTC_MAX_NDIM, spec->ndim);
+  }
   if (nbyte > (size_t)INT64_MAX / 2) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "a storage of %zu bytes is larger than any device", nbyte);
   }
@@ -99,9 +106,12 @@ static void account(ttc_device *dev, int64_t delta) {
   }
 }
 
-/* Drop the contents. Launch lock held, or nobody else can see the store. */
-static void drop_contents(ttc_store *s) {
+/* Launch lock held, or nobody else can see the store. */
+void ttc__store_clear(ttc_store *s) {
   ttc_device *dev = s->dev;
+  if (ttc__forked()) { /* this process may use neither the plugin nor locks, whose holders it lacks */
+    s->buf = NULL;
+  }
   if (s->buf != NULL) {
     ttc__lock_take(&dev->store_lock);
     if (s->prev != NULL) {
@@ -126,7 +136,7 @@ static void drop_contents(ttc_store *s) {
 
 void ttc_store_release(ttc_store *s) {
   if (s != NULL && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) {
-    drop_contents(s);
+    ttc__store_clear(s);
     recycle(s);
   }
 }
@@ -170,18 +180,14 @@ void ttc__store_set(ttc_store *s, pjrt_buffer *buf, const ttc__base *base, uint3
 
 void ttc__store_poison(ttc_store *s, ttc__poison *p, uint32_t writer) {
   ttc__poison_retain(p);
-  drop_contents(s);
+  ttc__store_clear(s);
   s->poison = p;
   s->writer = writer;
 }
 
-ttc_status ttc__store_fill_undefined(ttc_store *s, ttc_error *err) {
+ttc_status ttc__store_fill_undefined(ttc_store *s, const ttc__base *base, ttc_error *err) {
   pjrt_buffer *buf;
-  ttc__base base;
-  ttc__lock_take(&s->dev->dispatch);
-  base = s->keyed.base;
-  ttc__lock_drop(&s->dev->dispatch);
-  TTC_TRY(pjrt_buffer_new(s->dev->client, 0, (ttc_dtype)base.dtype, base.ndim, base.dims, &buf, err));
-  ttc__store_set(s, buf, &base, UINT32_MAX);
+  TTC_TRY(pjrt_buffer_new(s->dev->client, s->dev->index, (ttc_dtype)base->dtype, base->ndim, base->dims, &buf, err));
+  ttc__store_set(s, buf, base, UINT32_MAX);
   return TTC_OK;
 }

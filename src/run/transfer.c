@@ -9,6 +9,13 @@ static size_t tensor_nbyte(const ttc_tensor *t) {
   return (size_t)ttc__nelem(t->ndim, t->sizes) * ttc_dtype_nbyte((ttc_dtype)t->dtype);
 }
 
+static ttc_status check_ndim(const ttc_tensor *t, ttc_error *err) {
+  if (t->ndim > TTC_MAX_NDIM) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected at most %d dimensions, got %d", TTC_MAX_NDIM, t->ndim);
+  }
+  return TTC_OK;
+}
+
 static void spec_of(const ttc_tensor *t, ttc_spec *spec) {
   spec->dtype = (ttc_dtype)t->dtype;
   spec->ndim = t->ndim;
@@ -19,11 +26,8 @@ static void spec_of(const ttc_tensor *t, ttc_spec *spec) {
 /* One call of the row "copy" (aten::copy: result = src in self's shape and dtype). */
 static ttc_status run_copy(ttc_device *dev, const ttc_tensor *self, const ttc_tensor *src, const ttc_tensor *into, ttc_result *res,
                            ttc_error *err) {
-  static uint32_t op = UINT32_MAX;
-  if (op == UINT32_MAX) {
-    op = ttc_op_find("copy");
-    TTC_ASSERT(op != UINT32_MAX);
-  }
+  uint32_t op = ttc_op_find("copy");
+  TTC_ASSERT(op != UINT32_MAX);
   ttc_arg args[3] = {{.kind = TTC_ARG_TENSOR, .n = 1, .tensor = self},
                      {.kind = TTC_ARG_TENSOR, .n = 1, .tensor = src},
                      {.kind = TTC_ARG_BOOL, .i = 0}};
@@ -45,7 +49,7 @@ static ttc_status enqueue_upload(ttc_store *s, const ttc__base *base, pjrt_buffe
   ttc_device *dev = s->dev;
   TTC_TRY(ttc__queue_reserve(dev, err));
   s->keyed.base = *base;
-  s->written = true;
+  s->used = true;
   record *r = ttc__queue_slot(dev);
   r->kind = RECORD_UPLOAD;
   r->plan = NULL;
@@ -69,7 +73,9 @@ static bool covers_in_order(const ttc_tensor *t) {
 
 ttc_status ttc_copy_from_host(const ttc_tensor *dst, const void *src, size_t nbyte, ttc_error *err) {
   ttc_device *dev = dst->store->dev;
+  err->op[0] = '\0';
   TTC_TRY(ttc__usable(dev, err));
+  TTC_TRY(check_ndim(dst, err));
   if (nbyte != tensor_nbyte(dst)) {
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "copy from host: expected %zu bytes, got %zu", tensor_nbyte(dst), nbyte);
   }
@@ -109,6 +115,21 @@ ttc_status ttc_copy_from_host(const ttc_tensor *dst, const void *src, size_t nby
 
 /* ------------------------------------------------------------------------------------------------- device to host */
 
+/* Reading s failed. If its contents are what is wrong, they are poison, and this reader the one who reports it. */
+static void blame_contents(ttc_store *s, ttc_error *err) {
+  ttc_error why = {0};
+  const ttc_op_row *row = s->writer != UINT32_MAX ? ttc__op_row(s->writer) : NULL;
+  if (row != NULL) {
+    snprintf(err->op, sizeof err->op, "%s", row->name);
+  }
+  if (pjrt_buffer_await(s->dev->client, s->buf, &why) != TTC_OK) {
+    ttc__poison *p = ttc__poison_new(err);
+    (void)ttc__poison_claim(p);
+    ttc__store_poison(s, p, s->writer);
+    ttc__poison_release(p);
+  }
+}
+
 static ttc_status read_bytes(ttc_store *s, size_t offset, size_t nbyte, void *dst, ttc_error *err) {
   ttc_device *dev = s->dev;
   TTC_TRY(ttc__launch_take(dev, err));
@@ -121,11 +142,11 @@ static ttc_status read_bytes(ttc_store *s, size_t offset, size_t nbyte, void *ds
     memset(dst, 0, nbyte); /* undefined contents: nothing was ever written */
   } else if (st == TTC_OK) {
     st = pjrt_buffer_to_host(dev->client, s->buf, offset, nbyte, dst, err);
-    const ttc_op_row *row = s->writer != UINT32_MAX ? ttc__op_row(s->writer) : NULL;
-    if (st != TTC_OK && row != NULL) {
-      snprintf(err->op, sizeof err->op, "%s", row->name);
+    if (st == TTC_OK) {
+      s->awaited = true;
+    } else {
+      blame_contents(s, err);
     }
-    s->awaited = st == TTC_OK;
   }
   ttc__lock_drop(&dev->launch);
   return st;
@@ -135,6 +156,7 @@ ttc_status ttc_copy_to_host(const ttc_tensor *src, void *dst, size_t nbyte, ttc_
   ttc_device *dev = src->store->dev;
   err->op[0] = '\0';
   TTC_TRY(ttc__usable(dev, err));
+  TTC_TRY(check_ndim(src, err));
   if (nbyte != tensor_nbyte(src)) {
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "copy to host: expected %zu bytes, got %zu", tensor_nbyte(src), nbyte);
   }
@@ -143,12 +165,12 @@ ttc_status ttc_copy_to_host(const ttc_tensor *src, void *dst, size_t nbyte, ttc_
   }
   size_t w = ttc_dtype_nbyte((ttc_dtype)src->dtype);
   if (ttc__is_dense(src->ndim, src->sizes, src->strides)) {
-    size_t offset = (size_t)src->offset * w;
-    if (offset + nbyte > src->store->nbyte) {
-      return TTC_FAIL(err, TTC_OUT_OF_RANGE, "a view of bytes %zu to %zu reaches past its storage of %zu bytes", offset,
-                      offset + nbyte, src->store->nbyte);
+    size_t have = src->store->nbyte;
+    if (src->offset < 0 || nbyte > have || (size_t)src->offset > (have - nbyte) / w) {
+      return TTC_FAIL(err, TTC_OUT_OF_RANGE, "a view of %zu bytes from element %lld reaches past its storage of %zu bytes", nbyte,
+                      (long long)src->offset, have);
     }
-    return read_bytes(src->store, offset, nbyte, dst, err);
+    return read_bytes(src->store, (size_t)src->offset * w, nbyte, dst, err);
   }
   ttc_result res;
   TTC_TRY(run_copy(dev, src, src, NULL, &res, err));
@@ -161,6 +183,9 @@ ttc_status ttc_copy_to_host(const ttc_tensor *src, void *dst, size_t nbyte, ttc_
 ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err) {
   ttc_device *dev = s->dev;
   TTC_TRY(ttc__usable(dev, err));
+  if (nbyte > (size_t)INT64_MAX / 2) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "a storage of %zu bytes is larger than any device", nbyte);
+  }
   TTC_TRY(ttc__queue_reserve(dev, err));
   if (nbyte == s->nbyte) {
     ttc__lock_drop(&dev->dispatch);
@@ -168,7 +193,7 @@ ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err) {
   }
   ttc__base_flat(&s->keyed.base, (ttc_dtype)s->keyed.base.dtype, nbyte);
   s->nbyte = nbyte;
-  if (s->written) {
+  if (s->used) {
     record *r = ttc__queue_slot(dev);
     r->kind = RECORD_RESIZE;
     r->plan = NULL;
@@ -182,11 +207,50 @@ ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err) {
     ttc_store_retain(s);
     ttc__queue_publish(dev);
   }
-  if (nbyte == 0) {
-    s->written = false;
+  if (nbyte == 0) { /* nothing is left to have a shape */
+    s->used = false;
   }
   ttc__lock_drop(&dev->dispatch);
   return TTC_OK;
+}
+
+/* The next store from `at` on that is not known to be computed, with a reference; NULL at the end. Launch lock held, which keeps
+ * stores from getting and changing buffers; but a store may be freed by its last owner, hence the store lock. */
+static ttc_store *next_unawaited(ttc_device *dev, ttc_store *at) {
+  ttc_store *found = NULL;
+  ttc__lock_take(&dev->store_lock);
+  for (ttc_store *s = at != NULL ? at->next : dev->live; s != NULL && found == NULL; s = s->next) {
+    int refs = s->awaited ? 0 : atomic_load(&s->refs);
+    while (refs != 0 && !atomic_compare_exchange_weak(&s->refs, &refs, refs + 1)) {
+    }
+    found = refs != 0 ? s : NULL;
+  }
+  ttc__lock_drop(&dev->store_lock);
+  return found;
+}
+
+/* Wait for the store's contents; true if they can be had. */
+static bool await_contents(ttc_store *s) {
+  ttc_error why = {0};
+  if (pjrt_buffer_await(s->dev->client, s->buf, &why) == TTC_OK) {
+    s->awaited = true;
+    return true;
+  }
+  const ttc_op_row *row = s->writer != UINT32_MAX ? ttc__op_row(s->writer) : NULL;
+  snprintf(why.op, sizeof why.op, "%s", row != NULL ? row->name : "");
+  ttc__poison *p = ttc__poison_new(&why);
+  ttc__note_error(s->dev, p);
+  ttc__store_poison(s, p, s->writer);
+  ttc__poison_release(p);
+  return false;
+}
+
+static void await_all(ttc_device *dev) {
+  for (ttc_store *s = next_unawaited(dev, NULL), *next; s != NULL; s = next) {
+    /* A poisoned store leaves the list, and with it the place to go on from. */
+    next = await_contents(s) ? next_unawaited(dev, s) : next_unawaited(dev, NULL);
+    ttc_store_release(s);
+  }
 }
 
 ttc_status ttc_device_synchronize(ttc_device *dev, ttc_error *err) {
@@ -194,45 +258,9 @@ ttc_status ttc_device_synchronize(ttc_device *dev, ttc_error *err) {
   TTC_TRY(ttc__usable(dev, err));
   TTC_TRY(ttc__launch_take(dev, err));
   ttc_status st = ttc__drain(dev, err);
-  /* The launch lock keeps buffers from being replaced; a store may still be freed by its last owner, hence the store lock. */
-  for (;;) {
-    ttc_store *s;
-    ttc__lock_take(&dev->store_lock);
-    for (s = dev->live; s != NULL && (s->awaited || atomic_load(&s->refs) == 0); s = s->next) {
-    }
-    if (s != NULL) {
-      int refs = atomic_load(&s->refs);
-      while (refs != 0 && !atomic_compare_exchange_weak(&s->refs, &refs, refs + 1)) {
-      }
-      s = refs != 0 ? s : NULL;
-    }
-    ttc__lock_drop(&dev->store_lock);
-    if (s == NULL || st != TTC_OK) {
-      ttc_store_release(s);
-      break;
-    }
-    ttc_error first = {0};
-    if (pjrt_buffer_await(dev->client, s->buf, &first) != TTC_OK) {
-      const ttc_op_row *row = s->writer != UINT32_MAX ? ttc__op_row(s->writer) : NULL;
-      snprintf(first.op, sizeof first.op, "%s", row != NULL ? row->name : "");
-      ttc__poison *p = ttc__poison_new(&first);
-      if (p != NULL) {
-        ttc__note_error(dev, p);
-        ttc__store_poison(s, p, s->writer);
-        ttc__poison_release(p);
-      }
-    } else {
-      s->awaited = true;
-    }
-    ttc_store_release(s);
-  }
-  if (st == TTC_OK && dev->first_error != NULL) {
-    if (ttc__poison_claim(dev->first_error)) {
-      *err = *ttc__poison_error(dev->first_error);
-      st = err->code;
-    }
-    ttc__poison_release(dev->first_error);
-    dev->first_error = NULL;
+  if (st == TTC_OK) {
+    await_all(dev);
+    st = ttc__report_error(dev, err);
   }
   ttc__lock_drop(&dev->launch);
   return st;
