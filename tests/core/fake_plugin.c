@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define EXPORT __attribute__((visibility("default")))
 enum { MAX_NDIM = 16, MAX_DEVICE = 8 };
@@ -88,7 +89,7 @@ struct PJRT_SerializedExecutable {
 
 static atomic_long live, counts[NCALL], fail_countdown;
 enum { FAIL_NONE = -1, FAIL_ANY = -2 };
-static atomic_long failing = FAIL_NONE;
+static atomic_long failing = FAIL_NONE, failed = FAIL_NONE, delayed = FAIL_NONE, delay_ms;
 
 /* Zeroed memory of an object that counts as alive until drop(). */
 static void *make(size_t nbyte) {
@@ -119,9 +120,14 @@ static PJRT_Error *enter(enum call call, size_t have, size_t need) {
   if (have < need) {
     return fault(PJRT_Error_Code_INVALID_ARGUMENT, "argument struct is too small in ", call_names[call]);
   }
+  if (atomic_load(&delayed) == (long)call) {
+    long ms = atomic_load(&delay_ms);
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+  }
   long which = atomic_load(&failing);
   if ((which == FAIL_ANY || which == (long)call) && atomic_fetch_sub(&fail_countdown, 1) == 1) {
     atomic_store(&failing, FAIL_NONE);
+    atomic_store(&failed, (long)call);
     return fault(PJRT_Error_Code_INTERNAL, "made to fail: ", call_names[call]);
   }
   return NULL;
@@ -734,7 +740,18 @@ static long find_call(const char *name) {
 
 EXPORT void fake_plugin_fail(const char *call, long nth) {
   atomic_store(&fail_countdown, nth);
+  atomic_store(&failed, FAIL_NONE);
   atomic_store(&failing, call == NULL ? FAIL_NONE : strcmp(call, "any") == 0 ? FAIL_ANY : find_call(call));
+}
+
+EXPORT const char *fake_plugin_failed(void) {
+  long which = atomic_load(&failed);
+  return which == FAIL_NONE ? NULL : call_names[which];
+}
+
+EXPORT void fake_plugin_delay(const char *call, long ms) {
+  atomic_store(&delay_ms, ms);
+  atomic_store(&delayed, call == NULL ? FAIL_NONE : find_call(call));
 }
 
 EXPORT long fake_plugin_count(const char *call) {

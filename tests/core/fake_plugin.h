@@ -11,11 +11,17 @@ long fake_plugin_live(void);
 /* Make the nth call (1 is the next) of a PJRT function ("PJRT_Client_Compile", or "any") fail with INTERNAL; NULL: none any more.
  * Functions that free things still free them. */
 void fake_plugin_fail(const char *call, long nth);
+/* The call that was made to fail since then, or NULL. */
+const char *fake_plugin_failed(void);
+/* Every call of that PJRT function takes so long from now on; NULL: none. */
+void fake_plugin_delay(const char *call, long ms);
 /* Calls of a PJRT function ("any": of all) so far; -1 if there is no such call. */
 long fake_plugin_count(const char *call);
 
 typedef long fake_plugin_live_fn(void);
 typedef void fake_plugin_fail_fn(const char *call, long nth);
+typedef const char *fake_plugin_failed_fn(void);
+typedef void fake_plugin_delay_fn(const char *call, long ms);
 typedef long fake_plugin_count_fn(const char *call);
 
 #endif
