@@ -1,0 +1,44 @@
+/* Each PJRT call of a step fails once: exactly one error surfaces, nothing leaks or hangs, and the same step works right after. */
+#include "run_step.h"
+
+/* Calls whose failing is nobody's error: things are gone all the same. */
+static bool harmless(const char *call) {
+  size_t n = strlen(call), tail = strlen("_Destroy");
+  return n > tail && strcmp(call + n - tail, "_Destroy") == 0;
+}
+
+/* fresh: shapes of its own for each n, so that compiles are among what fails. */
+static void fail_each(bool fresh) {
+  long n;
+  CHECK_EQ(step(3), 0);
+  CHECK_EQ(step(3), 0);
+  long live = fake_live();
+  uint64_t plans = stats().plans;
+  for (n = 1; n < STEP_MAX_N - 4; n++) {
+    int64_t size = fresh ? 3 + n : 3;
+    fake_fail("any", n);
+    int nerror = step(size);
+    const char *failed = fake_failed();
+    fake_fail(NULL, 0);
+    if (failed == NULL) {
+      break;
+    }
+    if (nerror != !harmless(failed)) {
+      fprintf(stderr, "%s failing as call %ld: %d errors (%s)\n", failed, n, nerror, err.message);
+    }
+    CHECK_EQ(nerror, !harmless(failed));
+    CHECK(nerror == 0 || strstr(err.message, failed) != NULL);
+    CHECK_EQ(stats().live_nbyte, 0);
+    CHECK_EQ(step(size), 0);
+    CHECK_EQ(stats().live_nbyte, 0);
+    CHECK_EQ(fake_live() - live, (long)(stats().plans - plans));
+  }
+  CHECK(n > 30 && n < STEP_MAX_N - 4);
+}
+
+int main(void) {
+  open_fake();
+  fail_each(false);
+  fail_each(true);
+  return CHECK_DONE();
+}
