@@ -5,6 +5,8 @@
  *     dx = rstd (h - mean(h) - xhat mean(h xhat))      dw = sum(g xhat)      db = sum(g)
  * (RMS norm has no mean: the term mean(h) is missing.) On XLA:CPU the means sit behind barriers, or each loop computes them again.
  */
+#include <string.h>
+
 #include "op/reduce.h"
 
 /* ---- what they share */
@@ -323,6 +325,38 @@ static void lower_batch_norm(shlo *b, ttc_lower *c) {
   give_running(b, c, f, &r, mean, var, training);
 }
 
+/* What native_batch_norm and kin (8 arguments; 7 without `training`) give on CPU, where PyTorch's Meta kernels say otherwise: no
+ * saved statistics in evaluation, and else of the parameters' dtype. */
+static ttc_status infer_batch_norm(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  uint32_t n = call->ninto > 3 ? call->ninto : 3;
+  if (max < n || call->narg < 7 || call->args[0].kind != TTC_ARG_TENSOR || call->args[0].tensor->ndim < 2) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "batch norm expects an input of two dimensions or more");
+  }
+  const ttc_tensor *x = call->args[0].tensor;
+  specs[0] = (ttc_spec){.dtype = (ttc_dtype)x->dtype, .ndim = x->ndim};
+  memcpy(specs[0].sizes, x->sizes, x->ndim * sizeof *x->sizes);
+  int order[TTC_MAX_NDIM];
+  if (ttc__dense_order(x->ndim, x->sizes, x->strides, order)) {
+    memcpy(specs[0].strides, x->strides, x->ndim * sizeof *x->strides);
+  } else {
+    ttc__dense_strides(x->ndim, x->sizes, specs[0].strides);
+  }
+  static const int owners[] = {3, 1, 0}; /* running_mean, weight, input */
+  ttc_dtype d = TTC_DTYPE_INVALID;
+  for (int k = 0; k < 3 && d == TTC_DTYPE_INVALID; k++) {
+    const ttc_arg *a = &call->args[owners[k]];
+    d = a->kind == TTC_ARG_TENSOR ? (ttc_dtype)a->tensor->dtype : TTC_DTYPE_INVALID;
+  }
+  bool training = call->narg == 8 && call->args[5].i != 0;
+  specs[1] = specs[2] = (ttc_spec){.dtype = d, .ndim = 1, .sizes = {training ? x->sizes[1] : 0}, .strides = {1}};
+  for (uint32_t k = 3; k < n; k++) {
+    const ttc_tensor *t = call->into[k];
+    specs[k] = (ttc_spec){.dtype = (ttc_dtype)t->dtype, .ndim = t->ndim, .sizes = {t->sizes[0]}, .strides = {1}};
+  }
+  *nout = n;
+  return TTC_OK;
+}
+
 /* native_batch_norm_backward, batch_norm_backward(g, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps,
  * output_mask, ..). In evaluation the statistics are constants: dx = g w rstd. */
 static void lower_batch_norm_backward(shlo *b, ttc_lower *c) {
@@ -407,6 +441,8 @@ static void lower_weight_norm_backward(shlo *b, ttc_lower *c) {
   ttc__give(b, c, 1, ratio);
 }
 
+#define BATCH_ROW(name, kind) {name, lower_batch_norm, kind, TOL_SUM, TTC_OP_NO_META, 0, infer_batch_norm, NULL, 0}
+
 const ttc_op_row ttc__norm_rows[] = {
     TTC_ROW("native_layer_norm", lower_layer_norm, 0, TOL_SUM),
     TTC_ROW("native_layer_norm_backward", lower_layer_norm_backward, 0, TOL_LOOSE),
@@ -414,11 +450,11 @@ const ttc_op_row ttc__norm_rows[] = {
     TTC_ROW("_fused_rms_norm_backward", lower_rms_norm_backward, 0, TOL_LOOSE),
     TTC_ROW("native_group_norm", lower_group_norm, 0, TOL_SUM),
     TTC_ROW("native_group_norm_backward", lower_group_norm_backward, 0, TOL_LOOSE),
-    TTC_ROW("native_batch_norm", lower_batch_norm, BATCH_LEGIT, TOL_SUM),
-    TTC_ROW("_native_batch_norm_legit", lower_batch_norm, BATCH_LEGIT, TOL_SUM),
+    BATCH_ROW("native_batch_norm", BATCH_LEGIT),
+    BATCH_ROW("_native_batch_norm_legit", BATCH_LEGIT),
     TTC_ROW("_native_batch_norm_legit_functional", lower_batch_norm, BATCH_LEGIT, TOL_SUM),
     TTC_ROW("_native_batch_norm_legit.no_stats", lower_batch_norm, BATCH_NO_STATS, TOL_SUM),
-    TTC_ROW("_native_batch_norm_legit_no_training", lower_batch_norm, BATCH_NO_TRAINING, TOL_SUM),
+    BATCH_ROW("_native_batch_norm_legit_no_training", BATCH_NO_TRAINING),
     TTC_ROW("_batch_norm_with_update", lower_batch_norm, BATCH_UPDATE, TOL_SUM),
     TTC_ROW("_batch_norm_with_update_functional", lower_batch_norm, BATCH_UPDATE, TOL_SUM),
     TTC_ROW("native_batch_norm_backward", lower_batch_norm_backward, 0, TOL_LOOSE),
