@@ -17,7 +17,7 @@ typedef struct conv {
   ttc_dtype acc;
 } conv;
 
-enum { SMALL_OUTPUT = 64, MANY_TAPS = 64, FEW_CHANNELS = 16, DEPTHWISE_TAPS = 49 };
+enum { SMALL_OUTPUT = 64, MANY_TAPS = 128, FEW_CHANNELS = 16, DEPTHWISE_TAPS = 49 };
 static const int64_t MANY_PATCHES = INT64_C(1) << 26;
 
 /* ---------------------------------------------------------------------------------------------- the plain forms */
@@ -110,8 +110,16 @@ static ttc_val flat_kernel(shlo *b, const conv *k, ttc_val w) {
   return ttc__merge_axes(b, w, 1, 1 + k->w.nd);
 }
 
-static ttc_val dot_axes(shlo *b, ttc_val x, ttc_val y, int xa, int ya, ttc_dtype acc) {
-  return shlo_dot(b, x, y, 0, NULL, NULL, 1, &xa, &ya, acc);
+/* x [g·p, q] with y [g·r, t], group by group, contracting axis xa of x's blocks (0 or 1) with ya of y's: [g·(x's other), y's
+ * other]. */
+static ttc_val dot_axes(shlo *b, const conv *k, ttc_val x, ttc_val y, int xa, int ya) {
+  if (k->groups == 1) {
+    return shlo_dot(b, x, y, 0, NULL, NULL, 1, &xa, &ya, k->acc);
+  }
+  const int zero = 0, xc = 1 + xa, yc = 1 + ya;
+  x = ttc__split_axis(b, x, 0, k->groups, shlo_dim(b, x, 0) / k->groups);
+  y = ttc__split_axis(b, y, 0, k->groups, shlo_dim(b, y, 0) / k->groups);
+  return shlo_dot(b, x, y, 1, &zero, &zero, 1, &xc, &yc, k->acc);
 }
 
 static ttc_val patch_forward(shlo *b, const conv *k, ttc_val big, ttc_val w) {
@@ -119,7 +127,7 @@ static ttc_val patch_forward(shlo *b, const conv *k, ttc_val big, ttc_val w) {
   for (int d = 0; d < k->w.nd; d++) {
     dims[2 + d] = k->w.out[d];
   }
-  ttc_val v = dot_axes(b, flat_kernel(b, k, w), patches(b, k, big), 1, 0, k->acc); /* [O, N·out] */
+  ttc_val v = dot_axes(b, k, flat_kernel(b, k, w), patches(b, k, big), 1, 0); /* [O, N·out] */
   return swap_batch(b, shlo_reshape(b, v, 2 + k->w.nd, dims));
 }
 
@@ -131,7 +139,7 @@ static ttc_val patch_transpose(shlo *b, const conv *k, ttc_val small, ttc_val w)
   for (int d = 0; d < nd; d++) {
     pixels *= k->w.out[d];
   }
-  bool turn = taps > pixels;
+  bool turn = k->groups == 1 && taps > pixels;
   int c_at = turn ? 1 + nd : 0, n_at = turn ? 0 : 1 + nd;
   dims[c_at] = k->c;
   dims[n_at] = k->batch;
@@ -144,16 +152,16 @@ static ttc_val patch_transpose(shlo *b, const conv *k, ttc_val small, ttc_val w)
     perm[1 + nd + d] = n_at + d;
   }
   ttc_val x = flat_kernel(b, k, w), y = flat_small(b, k, small);
-  ttc_val v = shlo_reshape(b, turn ? dot_axes(b, y, x, 0, 0, k->acc) : dot_axes(b, x, y, 0, 0, k->acc), 2 + 2 * nd, dims);
+  ttc_val v = shlo_reshape(b, turn ? dot_axes(b, k, y, x, 0, 0) : dot_axes(b, k, x, y, 0, 0), 2 + 2 * nd, dims);
   return swap_batch(b, ttc__unpatch(b, shlo_transpose(b, v, perm), 2, 1, &k->w));
 }
 
 static ttc_val patch_kernel(shlo *b, const conv *k, ttc_val big, ttc_val small) {
-  int64_t dims[5] = {k->o, k->c};
+  int64_t dims[5] = {k->o, k->c / k->groups};
   for (int d = 0; d < k->w.nd; d++) {
     dims[2 + d] = k->w.size[d];
   }
-  ttc_val v = dot_axes(b, flat_small(b, k, small), patches(b, k, big), 1, 1, k->acc); /* [O, C·K] */
+  ttc_val v = dot_axes(b, k, flat_small(b, k, small), patches(b, k, big), 1, 1); /* [O, C/g·K] */
   return shlo_reshape(b, v, 2 + k->w.nd, dims);
 }
 
@@ -304,14 +312,17 @@ static form choose(shlo *b, const conv *k, bool kernel_grad) {
     outs *= k->w.out[d];
     wide = wide || (k->w.size[d] > 1 && k->w.size[d] > k->w.in[d]);
   }
-  if (k->groups > 1) {
-    return k->groups == k->c && k->c == k->o && taps <= DEPTHWISE_TAPS ? DEPTHWISE : PLAIN;
+  if (k->groups > 1 && k->groups == k->c && k->c == k->o && taps <= DEPTHWISE_TAPS) {
+    return DEPTHWISE;
   }
-  if (pointwise(k)) {
+  if (k->groups == 1 && pointwise(k)) {
     return outs >= SMALL_OUTPUT && !kernel_grad ? POINTWISE : PATCHES;
   }
   if (taps * k->c * k->batch * outs > MANY_PATCHES || (taps > MANY_TAPS && !tiled(k))) {
     return PLAIN;
+  }
+  if (k->groups > 1) { /* 1000 times slower as a convolution for the kernel's gradient */
+    return PATCHES;
   }
   bool slow_type = k->acc != TTC_F32; /* no fast convolution in XLA:CPU */
   return slow_type || wide || outs < SMALL_OUTPUT || tiled(k) || (kernel_grad && k->c < FEW_CHANNELS) ? PATCHES : PLAIN;
