@@ -20,12 +20,12 @@ static inline ttc_status hold(step_state *s, ten x) {
   return TTC_OK;
 }
 
-#define STEP(call)            \
-  do {                        \
-    ttc_status st_ = (call);  \
-    if (st_ != TTC_OK) {      \
-      return st_;             \
-    }                         \
+#define STEP(call)           \
+  do {                       \
+    ttc_status st_ = (call); \
+    if (st_ != TTC_OK) {     \
+      return st_;            \
+    }                        \
   } while (0)
 
 /* uniform(self, from, to, generator) with its Philox words. */

@@ -34,8 +34,8 @@ static fake_plugin_delay_fn *fake_delay;
   }
 #define SCALAR 0, NULL
 
-/* Opens tpu:0 on the fake plugin, nothing cached on disk. */
-static inline void open_fake(void) {
+/* The fake plugin, and nothing cached on disk. */
+static inline const char *choose_fake(void) {
   const char *path = getenv("TTC_FAKE_PLUGIN");
   if (path == NULL) {
     fprintf(stderr, "TTC_FAKE_PLUGIN is not set\n");
@@ -43,6 +43,12 @@ static inline void open_fake(void) {
   }
   setenv("TORCH_TPU_PLUGIN", path, 1);
   setenv("TORCH_TPU_CACHE", "0", 1);
+  return path;
+}
+
+/* Opens tpu:0. */
+static inline void open_fake(void) {
+  const char *path = choose_fake();
   if (ttc_device_open(0, &dev, &err) != TTC_OK) {
     fprintf(stderr, "open: %s\n", err.message);
     exit(1);
