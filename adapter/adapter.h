@@ -45,10 +45,17 @@ inline void check(ttc_status s, const ttc_error& err) {
 void register_ops();
 // Run row `name` on tensors; a helper for base_ops. Results' specs come from `like` when the plan is new.
 void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& into, const ttc_spec& spec);
+// Run row `name` and give its results as new tensors on device `index`; an undefined tensor where the spec's dtype is invalid.
+std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index);
 // Counters of ops that ran on the CPU: overload name -> times.
 std::vector<std::pair<std::string, uint64_t>> fallbacks();
 void reset_fallbacks();
 void set_fallback_is_error(bool on);
+
+// ---- data_dependent.cpp
+// Replace the masks in a list of indices by the indices of their true elements, which waits for the device. A lone mask may stay
+// where the op writes: the core needs no indices for it. True if anything was replaced.
+bool expand_masks(c10::IValue& indices, bool keep_lone_mask);
 
 // ---- generator.cpp
 at::Generator new_generator(c10::DeviceIndex index);

@@ -75,6 +75,7 @@ struct Overload {
   bool has_out = false;
   bool returns_list = false;
   int generator = -1;
+  int indices = -1;  // stack argument that is a list of optional tensors, which may be masks
   // native_batch_norm writes its running statistics though its schema does not say so.
   bool hidden_running_stats = false;
 };
@@ -501,6 +502,9 @@ struct Kernel final : c10::OperatorKernel {
     Frame f;
     Describer d{o, f};
     auto args = torch::jit::last(*stack, o.nstack);
+    if (o.indices >= 0) {
+      expand_masks((*stack)[stack->size() - o.nstack + static_cast<uint32_t>(o.indices)], /*keep_lone_mask=*/o.ncall > 2);
+    }
     d.describe_call(args);
     if ((o.flags & TTC_OP_RNG) != 0) {
       d.add_rng(args);
@@ -525,7 +529,7 @@ struct Kernel final : c10::OperatorKernel {
     ttc_call call = d.call();
     Inference found;
     if ((o.flags & TTC_OP_NO_META) != 0) {
-      found.specs.resize(8);
+      found.specs.resize(8 + d.f.tensors.size());
       uint32_t n = 0;
       ttc_status st = ttc_call_infer(&call, static_cast<uint32_t>(found.specs.size()), found.specs.data(), &n, err);
       if (st != TTC_OK) {
@@ -633,6 +637,9 @@ Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags) {
     } else {
       o.ncall = i + 1;
     }
+    if (k == Kind::Indices) {
+      o.indices = static_cast<int>(i);
+    }
     if (k == Kind::Generator) {
       o.generator = static_cast<int>(i);
     }
@@ -668,7 +675,7 @@ class Registrar {
     auto dot = name.find('.');
     std::string base = name.substr(0, dot), overload = dot == std::string::npos ? "" : name.substr(dot + 1);
     auto functional = c10::Dispatcher::singleton().findSchema({"aten::" + base, overload});
-    if (!functional || (info.flags & TTC_OP_GRAPH_ONLY) != 0) {
+    if (!functional || (info.flags & (TTC_OP_GRAPH_ONLY | TTC_OP_DATA_SIZE)) != 0) {
       return;
     }
     const auto& schema = functional->schema();
@@ -740,6 +747,26 @@ void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& i
   }
   check(st, err);
   ttc_result_done(&res);
+}
+
+std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index) {
+  uint32_t op = ttc_op_find(name);
+  TORCH_INTERNAL_ASSERT(op != UINT32_MAX, "no row ", name);
+  ttc_call call = {.op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .ninto = 0, .into = nullptr};
+  ttc_result res;
+  ttc_error err;
+  err.op[0] = '\0';
+  ttc_status st = ttc_call_run(device(index), &call, &res, &err);
+  if (st == TTC_NOT_FOUND) {
+    st = ttc_call_define(device(index), &call, static_cast<uint32_t>(specs.size()), specs.data(), &res, &err);
+  }
+  check(st, err);
+  std::vector<at::Tensor> out;
+  for (uint32_t k = 0; k < res.nout; k++) {
+    out.push_back(res.stores[k] != nullptr ? wrap(res.stores[k], res.specs[k], index) : at::Tensor());
+  }
+  ttc_result_done(&res);
+  return out;
 }
 
 std::vector<std::pair<std::string, uint64_t>> fallbacks() {

@@ -271,7 +271,7 @@ TTC_API void ttc_graph_free(ttc_graph *g); /* only before ttc_graph_finish */
 /* An input tensor; returns its value id. */
 TTC_API int32_t ttc_graph_input(ttc_graph *g, const ttc_spec *spec);
 /* An input number (runtime). Refer to it in a node's args by a TTC_ARG_SCALAR whose scalar has kind and i = the id with
- * dtype TTC_DTYPE_INVALID and wrapped = 2. */
+ * dtype TTC_DTYPE_INVALID and wrapped = 2; re is its place where the input is a list of numbers, else 0. */
 TTC_API int32_t ttc_graph_input_scalar(ttc_graph *g, ttc_scalar_kind kind);
 /* Append a node. Tensor arguments refer to values (`value` >= 0, store NULL, dense strides). `out_ids[k]` receives ids. */
 TTC_API TTC_MUST_USE ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, const ttc_spec *specs,

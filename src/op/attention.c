@@ -1,5 +1,160 @@
-/* Family "attention": no rows yet. */
-#include "op/op.h"
+/* Family "attention": softmax(q·kᵀ·scale + bias)·v and its gradient, each as one program.
+ *
+ * q [B, H, T, d], k [B, Hk, S, d], v [B, Hk, S, dv]; H is a multiple of Hk (grouped queries: query head h reads head h / (H / Hk)).
+ * Heads and batch are one batch axis of the products, and the group's queries are rows of one matrix: [B·Hk, H/Hk·T, d]. Scores
+ * are computed, scaled, masked and normalised in f32 (f64 for f64); weights are rounded to v's type before they meet v.
+ * A row whose every key is masked gives zeros, as PyTorch's fused CPU kernel does. Causal: query t sees keys 0..t.
+ *
+ * Not ATen's overloads: _sdpa_forward(q, k, v, bias?, is_causal, scale) -> output, logsumexp; _sdpa_backward(grad, q, k, v, bias?,
+ * output, logsumexp, is_causal, scale) -> grads of q, k, v, bias. The front end's kernels for aten::_scaled_dot_product_
+ * fused_attention_overrideable(_backward) call them. aten::_scaled_dot_product_flash_attention_for_cpu(_backward) have the same
+ * rules. */
+#include <math.h>
 
-const ttc_op_row ttc__attention_rows[1] = {{0}};
-const unsigned ttc__attention_nrow = 0;
+#include "op/elem.h"
+#include "op/reduce.h"
+
+/* Where the arguments are. */
+typedef struct order {
+  int q, k, v, bias, out, lse, causal, scale;
+} order;
+static const order orders[] = {
+    {.q = 0, .k = 1, .v = 2, .bias = 3, .causal = 4, .scale = 5},
+    {.q = 0, .k = 1, .v = 2, .bias = 5, .causal = 4, .scale = 6},
+    {.q = 1, .k = 2, .v = 3, .bias = 4, .out = 5, .lse = 6, .causal = 7, .scale = 8},
+    {.q = 1, .k = 2, .v = 3, .bias = 8, .out = 4, .lse = 5, .causal = 7, .scale = 9},
+};
+enum { FORWARD, FORWARD_FLASH, BACKWARD, BACKWARD_FLASH };
+
+typedef struct attention {
+  const order *at;
+  ttc_dtype type, acc;                                        /* of q, k, v; of the scores */
+  int64_t batch, heads, groups, queries, keys, width, vwidth; /* B, H, Hk, T, S, d, dv */
+  ttc_val q, k, v;                                            /* [B·Hk, H/Hk·T, d], [B·Hk, S, d], [B·Hk, S, dv] */
+  ttc_val scale;                                              /* acc scalar */
+} attention;
+
+/* [B, heads, n, w] -> [B·Hk, heads/Hk·n, w] */
+static ttc_val merge(shlo *b, const attention *a, ttc_val x) {
+  int64_t rows = shlo_dim(b, x, 1) / a->groups * shlo_dim(b, x, 2);
+  int64_t dims[3] = {a->batch * a->groups, rows, shlo_dim(b, x, 3)};
+  return shlo_reshape(b, x, 3, dims);
+}
+
+static bool load(shlo *b, ttc_lower *c, attention *a) {
+  a->at = &orders[op_param(c)];
+  const order *at = a->at;
+  const int64_t *q = op_in_sizes(c, at->q), *k = op_in_sizes(c, at->k), *v = op_in_sizes(c, at->v);
+  bool fits = op_in_ndim(c, at->q) == 4 && op_in_ndim(c, at->k) == 4 && op_in_ndim(c, at->v) == 4;
+  fits = fits && q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[1] > 0 && q[1] % k[1] == 0 && k[2] == v[2] && q[3] == k[3];
+  if (!fits) {
+    op_refuse(c, "%s of these shapes", op_name(c));
+    return false;
+  }
+  a->batch = q[0], a->heads = q[1], a->groups = k[1], a->queries = q[2], a->keys = k[2], a->width = q[3], a->vwidth = v[3];
+  a->type = op_in_dtype(c, at->q);
+  a->acc = ttc__dtype_op(a->type);
+  a->q = merge(b, a, op_in(c, at->q));
+  a->k = merge(b, a, op_in_as(c, at->k, a->type));
+  a->v = merge(b, a, op_in_as(c, at->v, a->type));
+  double root = a->width > 0 ? 1.0 / sqrt((double)a->width) : 1.0;
+  a->scale = op_given(c, at->scale) ? op_num(c, at->scale, 0, a->acc) : shlo_const_f(b, a->acc, root, 0, NULL);
+  return true;
+}
+
+/* x [n, r, p] · y: over x's axis xc and y's axis yc, in the type of the scores. */
+static ttc_val product(shlo *b, const attention *a, ttc_val x, int xc, ttc_val y, int yc) {
+  int batch[1] = {0}, xs[1] = {xc}, ys[1] = {yc};
+  return ttc__once(b, shlo_dot(b, x, y, 1, batch, batch, 1, xs, ys, a->acc));
+}
+
+/* Scaled and masked scores, [B·Hk, H/Hk·T, S]. The mask and the bias are seen as [B, H, T, S]. */
+static ttc_val scores(shlo *b, ttc_lower *c, const attention *a) {
+  int64_t four[4] = {a->batch, a->heads, a->queries, a->keys}, square[2] = {a->queries, a->keys};
+  ttc_val s = product(b, a, a->q, 2, a->k, 2), merged = s;
+  s = shlo_reshape(b, shlo_mul(b, s, a->scale), 4, four);
+  ttc_val never = shlo_const_f(b, a->acc, -INFINITY, 0, NULL);
+  if (op_given(c, a->at->bias)) {
+    ttc_val bias = op_in(c, a->at->bias);
+    s = shlo_dtype(b, bias) == TTC_BOOL ? shlo_select(b, bias, s, never) : shlo_add(b, s, shlo_convert(b, bias, a->acc));
+  }
+  if (op_bool(c, a->at->causal)) {
+    ttc_val seen = shlo_compare(b, SHLO_GE, shlo_iota(b, TTC_S32, 0, 2, square), shlo_iota(b, TTC_S32, 1, 2, square));
+    s = shlo_select(b, seen, s, never);
+  }
+  shlo_type t = *shlo_typeof(b, merged);
+  return shlo_reshape(b, s, t.ndim, t.dims);
+}
+
+/* [B·Hk, H/Hk·T, w] -> result k, [B, H, T, w] or any shape of as many elements */
+static void give(shlo *b, ttc_lower *c, int k, ttc_val v) {
+  op_ret(c, k, shlo_reshape(b, v, op_out_ndim(c, k), op_out_sizes(c, k)));
+}
+
+/* out = (e·v) / l with e = exp(s - m), m = max s, l = sum e: dividing after the product is dv/S of the divisions. */
+static void lower_forward(shlo *b, ttc_lower *c) {
+  attention a;
+  if (!load(b, c, &a)) {
+    return;
+  }
+  ttc__axes keys = ttc__axes_one(2);
+  ttc_val s = scores(b, c, &a), m = ttc__reduce_keep(b, SHLO_AMAX, s, &keys);
+  m = shlo_select(b, elem_cmp(b, SHLO_EQ, m, -INFINITY), elem_f(b, m, 0), m);
+  m = ttc__once(b, m);
+  ttc_val e = ttc__once(b, shlo_1(b, SHLO_EXP, shlo_sub(b, s, m)));
+  ttc_val l = ttc__reduce_keep(b, SHLO_SUM, e, &keys);
+  l = ttc__once(b, shlo_select(b, elem_cmp(b, SHLO_EQ, l, 0), elem_f(b, l, 1), l));
+  ttc_val out = product(b, &a, shlo_convert(b, e, a.type), 2, a.v, 1);
+  give(b, c, 0, shlo_div(b, out, l));
+  give(b, c, 1, shlo_add(b, m, shlo_1(b, SHLO_LOG, l)));
+}
+
+/* Sum of a gradient [B, H, T, S] over the axes along which the bias was broadcast. */
+static ttc_val sum_to(shlo *b, ttc_val g, int ndim, const int64_t *sizes) {
+  int axes[4], n = 0;
+  for (int k = 0; k < 4; k++) {
+    int at = k - (4 - ndim);
+    if (at < 0 || (sizes[at] == 1 && shlo_dim(b, g, k) != 1)) {
+      axes[n++] = k;
+    }
+  }
+  return shlo_reshape(b, n > 0 ? shlo_reduce(b, SHLO_SUM, g, n, axes) : g, ndim, sizes);
+}
+
+/* p = exp(s - lse), dp = g·vᵀ, ds = p (dp - rowsum(g·out)); gradients: v pᵀ·g, q ds·k·scale, k dsᵀ·q·scale, bias ds. */
+static void lower_backward(shlo *b, ttc_lower *c) {
+  attention a;
+  if (!load(b, c, &a)) {
+    return;
+  }
+  int64_t lse_dims[3] = {a.batch * a.groups, a.heads / a.groups * a.queries, 1};
+  ttc__axes last = ttc__axes_one(2);
+  ttc_val g = merge(b, &a, op_in_as(c, 0, a.type)), out = merge(b, &a, op_in(c, a.at->out));
+  ttc_val lse = shlo_reshape(b, op_in_as(c, a.at->lse, a.acc), 3, lse_dims);
+  ttc_val p = ttc__once(b, shlo_1(b, SHLO_EXP, shlo_sub(b, scores(b, c, &a), lse)));
+  ttc_val dot = ttc__reduce_keep(b, SHLO_SUM, shlo_mul(b, shlo_convert(b, g, a.acc), shlo_convert(b, out, a.acc)), &last);
+  dot = ttc__once(b, dot);
+  ttc_val ds = ttc__once(b, shlo_mul(b, p, shlo_sub(b, product(b, &a, g, 2, a.v, 2), dot)));
+  if (op_nout(c) > 3 && op_wanted(c, 3)) {
+    int64_t four[4] = {a.batch, a.heads, a.queries, a.keys};
+    op_ret(c, 3, sum_to(b, shlo_reshape(b, ds, 4, four), op_out_ndim(c, 3), op_out_sizes(c, 3)));
+  }
+  ttc_val narrow = shlo_convert(b, ds, a.type);
+  if (op_wanted(c, 0)) {
+    give(b, c, 0, shlo_mul(b, product(b, &a, narrow, 2, a.k, 1), a.scale));
+  }
+  if (op_wanted(c, 1)) {
+    give(b, c, 1, shlo_mul(b, product(b, &a, narrow, 1, a.q, 1), a.scale));
+  }
+  if (op_wanted(c, 2)) {
+    give(b, c, 2, product(b, &a, shlo_convert(b, p, a.type), 1, g, 1));
+  }
+}
+
+const ttc_op_row ttc__attention_rows[] = {
+    ELEM_ROW("_sdpa_forward", lower_forward, FORWARD, TOL_DOT),
+    ELEM_ROW("_sdpa_backward", lower_backward, BACKWARD, TOL_LOOSE),
+    ELEM_ROW("_scaled_dot_product_flash_attention_for_cpu", lower_forward, FORWARD_FLASH, TOL_DOT),
+    ELEM_ROW("_scaled_dot_product_flash_attention_for_cpu_backward", lower_backward, BACKWARD_FLASH, TOL_LOOSE),
+};
+TTC_FAMILY(attention)

@@ -201,7 +201,7 @@ ttc_val op_num(ttc_lower *c, int i, int k, ttc_dtype d) {
     return shlo_error(b, TTC_INTERNAL, "%s: argument %d is no number", op_name(c), i);
   }
   if (c->graph != NULL) {
-    return s->wrapped == 2 ? op_num(c->graph, (int)s->i, 0, d) : constant(b, s, d);
+    return s->wrapped == 2 ? op_num(c->graph, (int)s->i, (int)s->re, d) : constant(b, s, d);
   }
   if (is_static(c, i)) {
     return constant(b, s, d);
@@ -296,7 +296,11 @@ int64_t op_static_i(const ttc_lower *c, int i) {
 }
 
 ttc_scalar_kind op_num_kind(const ttc_lower *c, int i) {
-  const ttc_scalar *s = scalar(c, i, 0);
+  return op_list_num_kind(c, i, 0);
+}
+
+ttc_scalar_kind op_list_num_kind(const ttc_lower *c, int i, int k) {
+  const ttc_scalar *s = scalar(c, i, k);
   return s != NULL ? (ttc_scalar_kind)s->kind : TTC_SCALAR_INT;
 }
 
@@ -479,10 +483,15 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
     if ((p->have[s] & HAVE_WRITE) == 0) {
       continue;
     }
-    for (uint32_t i = 0; i < p->nparam; i++) {
-      if (p->params[i].kind == TTC__PARAM_STORE && p->params[i].i == s) {
-        shlo_param_alias(p->b, (int)i, (int)out->nproduct);
-      }
+    uint32_t before = 0;
+    while (before < p->nparam && (p->params[before].kind != TTC__PARAM_STORE || p->params[before].i != s)) {
+      before++;
+    }
+    if (before < p->nparam && p->param_values[before].id == p->slots[s].id && out->nproduct > 0) {
+      continue; /* written with what it held: it keeps its buffer */
+    }
+    if (before < p->nparam) {
+      shlo_param_alias(p->b, (int)before, (int)out->nproduct);
     }
     shlo_result(p->b, p->slots[s]);
     out->products[out->nproduct++] = (ttc__product){.out = -1, .slot = s, .base = in->bases[s]};

@@ -79,6 +79,7 @@ ttc_val op_num(ttc_lower *c, int i, int k, ttc_dtype d);
 double op_static_f(const ttc_lower *c, int i);
 int64_t op_static_i(const ttc_lower *c, int i);
 ttc_scalar_kind op_num_kind(const ttc_lower *c, int i);
+ttc_scalar_kind op_list_num_kind(const ttc_lower *c, int i, int k);
 /* True if the number is exactly 1 (0), so that `alpha=1` costs no multiplication. Only for arguments in the row's unit_args, whose
  * 0-or-1-ness is kept in the key; false for all others. */
 bool op_num_is_one(const ttc_lower *c, int i);

@@ -1,0 +1,105 @@
+"""scaled_dot_product_attention and its gradient, beside CPU PyTorch."""
+
+import pytest
+import torch
+import torch_tpu  # noqa: F401
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+DEV = "tpu"
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def run(device, q, k, v, bias=None, bias_grad=False, **kwargs):
+    leaves = [t.detach().to(device).requires_grad_() for t in (q, k, v)]
+    if bias is not None:
+        bias = bias.detach().to(device)
+        if bias_grad:
+            bias.requires_grad_()
+            leaves.append(bias)
+    out = sdpa(*leaves[:3], attn_mask=bias, **kwargs)
+    weight = torch.linspace(-1, 1, out.numel()).reshape(out.shape).to(out.dtype)
+    (out * weight.to(device)).sum().backward()
+    return [out.detach().cpu(), *[t.grad.cpu() for t in leaves]]
+
+
+def same(q, k, v, bias=None, rtol=1e-5, atol=2e-6, bias_grad=False, **kwargs):
+    with sdpa_kernel(SDPBackend.MATH) if bias_grad else torch.enable_grad():  # the CPU's fused kernel gives bias no gradient
+        want = run("cpu", q, k, v, bias, bias_grad, **kwargs)
+    got = run(DEV, q, k, v, bias, bias_grad, **kwargs)
+    for w, g in zip(want, got, strict=True):
+        torch.testing.assert_close(g, w, rtol=rtol, atol=atol)
+
+
+def qkv(b=2, h=4, t=5, s=7, d=8, hk=None, dtype=torch.float32):
+    hk = hk or h
+    return (torch.randn(b, h, t, d).to(dtype), torch.randn(b, hk, s, d).to(dtype), torch.randn(b, hk, s, d).to(dtype))
+
+
+def test_plain_and_causal():
+    same(*qkv())
+    same(*qkv(), scale=0.3)
+    same(*qkv(), scale=-0.3)
+    same(*qkv(), is_causal=True)
+    same(*qkv(t=7, s=5), is_causal=True)
+    same(*qkv(dtype=torch.float64), is_causal=True, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (1, 1, 5, 7), (2, 1, 5, 7), (2, 4, 5, 7), (1, 4, 1, 7), (2, 1, 1, 7)])
+def test_bias(shape):
+    same(*qkv(), torch.randn(shape))
+    same(*qkv(), torch.rand(shape) > 0.4)
+    same(*qkv(), torch.randn(shape), bias_grad=True)
+
+
+def test_masked_rows_are_zero():
+    mask = torch.ones(5, 7, dtype=torch.bool)
+    mask[2] = False
+    same(*qkv(), mask)
+    out = sdpa(*[t.to(DEV) for t in qkv()], attn_mask=mask.to(DEV))
+    assert out[:, :, 2].cpu().abs().max() == 0
+
+
+def test_grouped_queries():
+    same(*qkv(h=6, hk=2), enable_gqa=True)
+    same(*qkv(h=6, hk=1, t=7), enable_gqa=True, is_causal=True)
+    same(*qkv(h=4, hk=2), torch.randn(2, 4, 5, 7), enable_gqa=True)
+
+
+def test_bfloat16():
+    same(*qkv(dtype=torch.bfloat16), rtol=3e-2, atol=3e-2)
+    same(*qkv(dtype=torch.float16), rtol=3e-3, atol=3e-3, is_causal=True)
+
+
+def test_layout_is_kept():
+    x = torch.randn(2, 5, 3 * 32, device=DEV)
+    q, k, v = (t.view(2, 5, 4, 8).transpose(1, 2) for t in x.split(32, -1))
+    y = sdpa(q, k, v, is_causal=True)
+    assert y.transpose(1, 2).is_contiguous()
+    w = sdpa(q.cpu(), k.cpu(), v.cpu(), is_causal=True)
+    torch.testing.assert_close(y.cpu(), w, rtol=1e-5, atol=1e-6)
+
+
+def test_other_shapes_take_the_math_path():
+    q, k, v = (torch.randn(3, 5, 4) for _ in range(3))
+    torch.testing.assert_close(sdpa(q.to(DEV), k.to(DEV), v.to(DEV)).cpu(), sdpa(q, k, v), rtol=1e-5, atol=1e-6)
+    q = torch.randn(2, 3, 5, 4)
+    v = torch.randn(2, 3, 5, 6)
+    torch.testing.assert_close(sdpa(q.to(DEV), q.to(DEV), v.to(DEV)).cpu(), sdpa(q, q, v), rtol=1e-5, atol=1e-6)
+    with sdpa_kernel(SDPBackend.MATH):
+        same(*qkv())
+    y = sdpa(*[t.to(DEV) for t in qkv()], dropout_p=0.5)
+    assert y.shape == (2, 4, 5, 8) and y.isfinite().all().item()
+
+
+def test_multihead_attention():
+    torch.manual_seed(0)
+    m = torch.nn.MultiheadAttention(16, 4, batch_first=True)
+    x = torch.randn(2, 5, 16)
+    want = m(x, x, x, need_weights=False)[0]
+    got = m.to(DEV)(x.to(DEV), x.to(DEV), x.to(DEV), need_weights=False)[0]
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-5, atol=1e-6)
