@@ -46,9 +46,10 @@ ttc_val ttc__norm_keep(shlo *b, ttc_val x, double p, const ttc__axes *ax);
 /* A 0-d value as a vector of one, all else as it is. */
 ttc_val ttc__at_least_1d(shlo *b, ttc_val x);
 
-/* Inclusive scan along an axis: y[0] = x[0], y[i] = combine(y[i-1], x[i]), of n arrays of one shape together. `combine` gets n
- * arrays (earlier) and n arrays (later) and is associative; neutral[k] is a scalar for padding. */
-typedef void (*ttc__combine)(shlo *b, int n, const ttc_val *earlier, const ttc_val *later, ttc_val *out);
-void ttc__scan(shlo *b, int n, const ttc_val *xs, const ttc_val *neutral, int axis, ttc__combine combine, ttc_val *out);
+/* Inclusive scan along an axis: y[0] = x[0], y[i] = combine(y[i-1], x[i]). `combine` works elementwise on two arrays (earlier,
+ * later) and is associative; neutral is its neutral element, a scalar. */
+typedef ttc_val (*ttc__combine)(shlo *b, ttc_val earlier, ttc_val later);
+ttc_val ttc__scan(shlo *b, ttc_val x, ttc_val neutral, int axis, ttc__combine combine);
+ttc_val ttc__combine_max(shlo *b, ttc_val x, ttc_val y);
 
 #endif

@@ -27,6 +27,21 @@ static void lower_sort(shlo *b, ttc_lower *c) {
   ttc__give(b, c, 1, idx);
 }
 
+/* topk of f32 by the plugin's own TopK, of 16-bit floats through f32. NaN, above every number in PyTorch, has its sign cleared
+ * first; the smallest are the largest of -x, where a NaN (now negative) comes last. */
+static void top_floats(shlo *b, ttc_val x, int axis, int64_t k, bool largest, ttc_val *val, ttc_val *idx) {
+  shlo_type t = *shlo_typeof(b, x);
+  int perm[TTC_MAX_NDIM], last = t.ndim - 1;
+  for (int i = 0; i < t.ndim; i++) {
+    perm[i] = i == axis ? last : i == last ? axis : i;
+  }
+  x = shlo_select(b, shlo_is_nan(b, x), shlo_const_f(b, t.dtype, NAN, 0, NULL), x);
+  x = shlo_transpose(b, shlo_convert(b, largest ? x : shlo_1(b, SHLO_NEG, x), TTC_F32), perm);
+  shlo_top_k(b, x, k, val, idx);
+  *val = shlo_transpose(b, largest ? *val : shlo_1(b, SHLO_NEG, *val), perm);
+  *idx = shlo_transpose(b, *idx, perm);
+}
+
 /* topk(self, k, dim, largest, sorted): sorted or not, the result is sorted. The one largest (or, without NaN, smallest) needs no
  * sort; among floats the smallest is not the minimum: NaN is above all numbers here. */
 static void lower_topk(shlo *b, ttc_lower *c) {
@@ -34,8 +49,11 @@ static void lower_topk(shlo *b, ttc_lower *c) {
   int axis = op_axis(c, 2, shlo_ndim(b, x));
   int64_t k = op_int(c, 1, 1);
   bool largest = op_bool(c, 3);
-  if (k == 1 && shlo_dim(b, x, axis) > 0 && (largest || !ttc__is_float(shlo_dtype(b, x)))) {
+  ttc_dtype d = shlo_dtype(b, x);
+  if (k == 1 && shlo_dim(b, x, axis) > 0 && (largest || !ttc__is_float(d))) {
     ttc__extreme(b, x, axis, largest, &val, &idx);
+  } else if (ttc__is_float(d) && ttc__dtype_op(d) == TTC_F32) {
+    top_floats(b, x, axis, k, largest, &val, &idx);
   } else {
     sort_pairs(b, x, axis, largest, &val, &idx);
     val = shlo_slice_axis(b, val, axis, 0, k);
@@ -112,11 +130,6 @@ static void lower_median(shlo *b, ttc_lower *c) {
   ttc__give(b, c, 0, val);
 }
 
-static void combine_max(shlo *b, int n, const ttc_val *x, const ttc_val *y, ttc_val *out) {
-  (void)n;
-  out[0] = shlo_2(b, SHLO_MAX, x[0], y[0]);
-}
-
 /* mode(self, dim, keepdim): in the sorted values, the end of the first of the longest runs of equals. The length of the run so far
  * is the distance from its start, and its start is the running maximum of the places that differ from their predecessor. */
 static void lower_mode(shlo *b, ttc_lower *c) {
@@ -136,7 +149,7 @@ static void lower_mode(shlo *b, ttc_lower *c) {
   t.dims[axis] = 1;
   ttc_val both[2] = {shlo_broadcast_to(b, zero, t.ndim, t.dims), later};
   ttc_val start = shlo_concat(b, 2, both, axis), at;
-  ttc__scan(b, 1, &start, &zero, axis, combine_max, &start);
+  start = ttc__scan(b, start, zero, axis, ttc__combine_max);
   ttc__extreme(b, shlo_sub(b, place, start), axis, true, NULL, &at);
   ttc__give(b, c, 0, pick(b, sv, at, axis));
   ttc__give(b, c, 1, pick(b, si, at, axis));

@@ -484,7 +484,12 @@ void shlo__op_end(shlo *b, int32_t name, int n, const ttc_val *xs, int nresult, 
       return;
     }
   }
-  ttc__str_add(&b->body, ") : (");
+  if (b->body.len > 2 && b->body.data[b->body.len - 1] == '(') { /* no region followed */
+    b->body.len -= 2;
+    ttc__str_add(&b->body, " : (");
+  } else {
+    ttc__str_add(&b->body, ") : (");
+  }
   put_types(b, &b->body, n, xs);
   ttc__str_add(&b->body, nresult == 1 ? ") -> " : ") -> (");
   for (int k = 0; k < nresult; k++) {

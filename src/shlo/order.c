@@ -58,6 +58,33 @@ void shlo_sort(shlo *b, int n, const ttc_val *operands, int axis, bool descendin
   shlo__op_end(b, name, n, xs, n, types, results);
 }
 
+void shlo_top_k(shlo *b, ttc_val x, int64_t k, ttc_val *values, ttc_val *places) {
+  const char *op = "shlo_top_k";
+  *values = *places = TTC_POISON;
+  if (!shlo__ready(b, op, 1, &x)) {
+    return;
+  }
+  shlo_type t = *shlo_typeof(b, x);
+  if (t.ndim == 0 || ttc__is_complex(t.dtype) || t.dtype == TTC_BOOL || k < 0 || k > t.dims[t.ndim - 1]) {
+    SHLO_FAIL(b, op, "%s has no %lld largest", SHLO_NAME(b, x), (long long)k);
+    return;
+  }
+  t.dims[t.ndim - 1] = k;
+  shlo_type types[2] = {t, t};
+  types[1].dtype = TTC_S32;
+  if (shlo__nelem(&t) == 0) {
+    *values = shlo__zeros(b, &types[0]);
+    *places = shlo__zeros(b, &types[1]);
+    return;
+  }
+  ttc_val results[2];
+  shlo__attr(b, "k = %lld : i64", (long long)k);
+  int32_t name = shlo__op_begin(b, "chlo.top_k", 1, &x, 2);
+  shlo__op_end(b, name, 1, &x, 2, types, results);
+  *values = results[0];
+  *places = results[1];
+}
+
 void shlo_while(shlo *b, int n, const ttc_val *init, shlo_body cond, shlo_body body, void *ctx, ttc_val *results) {
   const char *op = "shlo_while";
   shlo_type types[SHLO__MAX_OPERAND], truth = {.dtype = TTC_BOOL};

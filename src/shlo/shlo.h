@@ -246,6 +246,9 @@ ttc_val shlo_take(shlo *b, ttc_val x, ttc_val idx, int axis);
 /* ---- order */
 /* Sort n operands of equal shape together along axis by operand 0, stable. Floats: NaN last ascending, first descending. */
 void shlo_sort(shlo *b, int n, const ttc_val *xs, int axis, bool descending, ttc_val *results);
+/* The k largest along the last axis, in descending order, and their places (s32). Floats by total order: -NaN < -inf .. inf < NaN.
+ */
+void shlo_top_k(shlo *b, ttc_val x, int64_t k, ttc_val *values, ttc_val *places);
 
 /* ---- control */
 /* while (cond(state)) state = body(state). cond writes one bool scalar. */

@@ -66,6 +66,18 @@ static void test_module(void) {
   check_text(b, "module @m {\n  func.func public @main() -> () {\n    return\n  }\n}\n");
 }
 
+static void test_top_k(void) {
+  shlo *b = shlo_new("t");
+  ttc_val x = f32(b, DIMS(2, 9)), v, i;
+  shlo_top_k(b, x, 3, &v, &i);
+  shlo_result(b, v);
+  shlo_result(b, i);
+  check_text(b,
+             "module @t {\n  func.func public @main(%arg0: tensor<2x9xf32>) -> (tensor<2x3xf32>, tensor<2x3xi32>) {\n"
+             "    %0:2 = \"chlo.top_k\"(%arg0) <{k = 3 : i64}> : (tensor<2x9xf32>) -> (tensor<2x3xf32>, tensor<2x3xi32>)\n"
+             "    return %0#0, %0#1 : tensor<2x3xf32>, tensor<2x3xi32>\n  }\n}\n");
+}
+
 static void test_region(void) {
   shlo *b = shlo_new("r");
   ttc_val x = f32(b, DIMS(4)), r[2], xs[2] = {x, x};
@@ -294,6 +306,7 @@ static void test_regions(void) {
 
 int main(void) {
   test_module();
+  test_top_k();
   test_region();
   test_const_text();
   test_attributes();
