@@ -231,6 +231,18 @@ void ttc_device_reset_peak(ttc_device *dev) {
   atomic_store(&dev->peak_nbyte, atomic_load(&dev->live_nbyte));
 }
 
+/* At least a moment: a thread that has nothing left to do needs no longer to end. */
+static void join(pthread_t thread, int64_t until_ns) {
+  int64_t left = until_ns - ttc__now_ns();
+  left = left < 20000000 ? 20000000 : left;
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  left += until.tv_nsec;
+  until.tv_sec += left / 1000000000;
+  until.tv_nsec = left % 1000000000;
+  (void)pthread_timedjoin_np(thread, NULL, &until);
+}
+
 static bool busy(ttc_device *dev) {
   ttc__lock_take(&dev->pool_lock);
   bool compiling = dev->nworker > dev->nworker_idle;
@@ -251,14 +263,10 @@ static void wind_down(ttc_device *dev, int64_t until_ns) {
   pthread_mutex_unlock(&dev->wake_mutex);
   ttc__pool_stop(dev);
   if (dev->launcher_started) {
-    int64_t left = until_ns - ttc__now_ns();
-    left = left < 100000000 ? 100000000 : left;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    left += until.tv_nsec;
-    until.tv_sec += left / 1000000000;
-    until.tv_nsec = left % 1000000000;
-    (void)pthread_timedjoin_np(dev->launcher, NULL, &until);
+    join(dev->launcher, until_ns);
+  }
+  for (int i = 0; i < dev->nworker; i++) {
+    join(dev->workers[i], until_ns);
   }
 }
 

@@ -96,6 +96,9 @@ void ttc__pool_stop(ttc_device *dev) {
   ttc__lock_take(&dev->pool_lock);
   pthread_cond_broadcast(&dev->pool_wake);
   ttc__lock_drop(&dev->pool_lock);
+  ttc__lock_take(&dev->plan_lock);
+  pthread_cond_broadcast(&dev->plan_done); /* whoever waits for a compile sees that it will not come */
+  ttc__lock_drop(&dev->plan_lock);
 }
 
 ttc_status ttc__plan_wait(ttc_plan *plan, ttc_error *err) {
