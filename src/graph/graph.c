@@ -119,10 +119,11 @@ static const ttc_tensor *copy_tensors(ttc_graph *g, const ttc_tensor *t, uint32_
     if (ttc__absent(&t[k])) {
       continue;
     }
+    int64_t *strides = copy(g, t[k].sizes, t[k].ndim * sizeof(int64_t));
     q[k].sizes = copy(g, t[k].sizes, t[k].ndim * sizeof(int64_t));
-    q[k].strides = q[k].sizes;
-    if (t[k].value < 0 || t[k].value >= g->nvalue) {
-      g->failed = true;
+    q[k].strides = strides;
+    if (strides != NULL && q[k].sizes != NULL) {
+      ttc__dense_strides(t[k].ndim, q[k].sizes, strides);
     }
   }
   return q;
@@ -153,6 +154,20 @@ static void copy_arg(ttc_graph *g, ttc_arg *a) {
   }
 }
 
+/* Are the tensors of the call values of this graph? */
+static bool known_values(const ttc_graph *g, const ttc_call *call) {
+  for (uint32_t i = 0; i < call->narg; i++) {
+    const ttc_arg *a = &call->args[i];
+    for (uint32_t k = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && k < a->n; k++) {
+      const ttc_tensor *t = &a->tensor[k];
+      if (!ttc__absent(t) && (t->value < 0 || t->value >= g->nvalue || t->ndim > TTC_MAX_NDIM)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, const ttc_spec *specs, int32_t *out_ids,
                           ttc_error *err) {
   const ttc_op_row *row = ttc__op_row(call->op);
@@ -162,6 +177,9 @@ ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, con
   }
   if ((row->flags & TTC_OP_RNG) != 0) {
     return TTC_FAIL(err, TTC_UNIMPLEMENTED, "%s draws random numbers, which a graph cannot yet", row->name);
+  }
+  if (!known_values(g, call)) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "%s: an argument is no value of this graph", row->name);
   }
   node *n = ttc__arena_alloc(g->arena, sizeof *n);
   if (n == NULL) {
@@ -176,7 +194,8 @@ ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, con
   n->nout = nout;
   n->outs = copy(g, specs, nout * sizeof *specs);
   if (g->failed) {
-    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "%s: an argument is no value of this graph, or memory ran out", row->name);
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "%s: the graph is larger than %zu bytes, or memory ran out", row->name,
+                    GRAPH_MAX_NBYTE);
   }
   n->first_value = g->nvalue;
   for (uint32_t k = 0; k < nout; k++) {
