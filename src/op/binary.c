@@ -119,21 +119,39 @@ static void lower_remainder(shlo *b, ttc_lower *c) {
 
 /* ---- powers */
 
-/* Integer power; a negative exponent gives 1 for base 1, ±1 for base -1, else 0. */
-static ttc_val pow_int(shlo *b, ttc_val x, ttc_val y) {
-  if (ttc__is_unsigned(shlo_dtype(b, x)))
-    return shlo_2(b, SHLO_POW, x, y);
-  ttc_val neg = elem_cmp(b, SHLO_LT, y, 0), zero = elem_i(b, y, 0), one = elem_i(b, y, 1);
-  ttc_val power = shlo_2(b, SHLO_POW, x, shlo_2(b, SHLO_MAX, y, zero));
+/* x^y of integers by squaring, as many steps as the largest exponent has bits (StableHLO's own reads only six of them on XLA:CPU).
+ * State: power of x, what is left of y, product so far. */
+static void pow_more(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
+  (void)ctx;
+  r[0] = elem_any(b, elem_cmp(b, SHLO_GT, s[1], 0));
+}
+static void pow_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
+  (void)ctx;
+  ttc_val one = elem_i(b, s[1], 1);
+  ttc_val odd = elem_cmp(b, SHLO_NE, elem_and(b, s[1], one), 0);
+  r[0] = elem_square(b, s[0]);
+  r[1] = shlo_2(b, SHLO_SHR_L, s[1], one);
+  r[2] = shlo_select(b, odd, shlo_mul(b, s[2], s[0]), s[2]);
+}
+/* A negative exponent gives 1 for base 1, ±1 for base -1, else 0. */
+static ttc_val pow_int(shlo *b, ttc_lower *c, ttc_val x, ttc_val y) {
+  int n = op_out_ndim(c, 0);
+  const int64_t *dims = op_out_sizes(c, 0);
+  bool sign = !ttc__is_unsigned(shlo_dtype(b, x));
+  ttc_val zero = elem_i(b, y, 0), one = elem_i(b, y, 1), up = sign ? shlo_2(b, SHLO_MAX, y, zero) : y;
+  ttc_val s[3] = {shlo_broadcast_to(b, x, n, dims), shlo_broadcast_to(b, up, n, dims), shlo_broadcast_to(b, one, n, dims)}, r[3];
+  shlo_while(b, 3, s, pow_more, pow_step, NULL, r);
+  if (!sign)
+    return r[2];
   ttc_val odd = elem_cmp(b, SHLO_NE, elem_and(b, y, one), 0);
   ttc_val minus = shlo_select(b, odd, elem_i(b, y, -1), one);
   ttc_val inverse = shlo_select(b, elem_cmp(b, SHLO_EQ, x, 1), one, shlo_select(b, elem_cmp(b, SHLO_EQ, x, -1), minus, zero));
-  return shlo_select(b, neg, inverse, power);
+  return shlo_select(b, elem_cmp(b, SHLO_LT, y, 0), inverse, r[2]);
 }
-static ttc_val pow_any(shlo *b, ttc_val x, ttc_val y) {
+static ttc_val pow_any(shlo *b, ttc_lower *c, ttc_val x, ttc_val y) {
   ttc_dtype d = shlo_dtype(b, x);
   if (ttc__is_integral(d))
-    return pow_int(b, x, y);
+    return pow_int(b, c, x, y);
   ttc_val r = shlo_2(b, SHLO_POW, x, y);
   /* 0^0 = 1 for complex numbers too. */
   if (ttc__is_complex(d))
@@ -142,7 +160,7 @@ static ttc_val pow_any(shlo *b, ttc_val x, ttc_val y) {
 }
 static void lower_pow(shlo *b, ttc_lower *c) {
   pair p = load_rounded(b, c);
-  op_ret(c, 0, pow_any(b, p.x, p.y));
+  op_ret(c, 0, pow_any(b, c, p.x, p.y));
 }
 /* x^k by multiplying, k >= 1 */
 static ttc_val product(shlo *b, ttc_val x, int64_t k) {
@@ -162,7 +180,7 @@ static void lower_pow_scalar(shlo *b, ttc_lower *c) {
     d = op_out_dtype(c, 0);
   ttc_val x = elem_in(b, c, 0, d);
   if (op_num_kind(c, 1) == TTC_SCALAR_COMPLEX) {
-    op_ret(c, 0, pow_any(b, x, elem_in(b, c, 1, d)));
+    op_ret(c, 0, pow_any(b, c, x, elem_in(b, c, 1, d)));
     return;
   }
   double e = op_static_f(c, 1);
@@ -172,7 +190,7 @@ static void lower_pow_scalar(shlo *b, ttc_lower *c) {
   else if (e == 1 || e == 2 || e == 3)
     op_ret(c, 0, product(b, x, (int64_t)e));
   else if (ttc__is_integral(d))
-    op_ret(c, 0, e > 0 && e < 64 ? product(b, x, (int64_t)e) : pow_int(b, x, elem_i(b, x, (int64_t)e)));
+    op_ret(c, 0, e > 0 && e < 64 ? product(b, x, (int64_t)e) : pow_int(b, c, x, elem_i(b, x, (int64_t)e)));
   else if (e == 0.5)
     op_ret(c, 0, shlo_1(b, SHLO_SQRT, x));
   else if (e == -0.5)
@@ -182,7 +200,7 @@ static void lower_pow_scalar(shlo *b, ttc_lower *c) {
   else if (e == -2)
     op_ret(c, 0, shlo_div(b, one, elem_square(b, x)));
   else
-    op_ret(c, 0, pow_any(b, x, elem_in(b, c, 1, d)));
+    op_ret(c, 0, pow_any(b, c, x, elem_in(b, c, 1, d)));
 }
 
 /* ---- float functions of two */
@@ -248,11 +266,7 @@ static void lower_heaviside(shlo *b, ttc_lower *c) {
 /* Euclid on all elements at once, state {x, y}: (x, y) -> (y, x mod y) while any y is not 0. */
 static void gcd_more(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
   (void)ctx;
-  ttc_val busy = elem_cmp(b, SHLO_NE, s[1], 0);
-  int axes[TTC_MAX_NDIM], n = shlo_ndim(b, busy);
-  for (int k = 0; k < n; k++)
-    axes[k] = k;
-  r[0] = shlo_reduce(b, SHLO_ANY, busy, n, axes);
+  r[0] = elem_any(b, elem_cmp(b, SHLO_NE, s[1], 0));
 }
 static void gcd_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
   (void)ctx;

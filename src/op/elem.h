@@ -67,6 +67,13 @@ static inline ttc_val elem_signbit(shlo *b, ttc_val x) {
 static inline ttc_val elem_select_f(shlo *b, ttc_val pred, double v, ttc_val x) {
   return shlo_select(b, pred, elem_f(b, x, v), x);
 }
+/* Whether any element of a bool is true: a scalar, for the conditions of loops. */
+static inline ttc_val elem_any(shlo *b, ttc_val x) {
+  int axes[TTC_MAX_NDIM], n = shlo_ndim(b, x);
+  for (int k = 0; k < n; k++)
+    axes[k] = k;
+  return shlo_reduce(b, SHLO_ANY, x, n, axes);
+}
 /* Towards zero. */
 static inline ttc_val elem_trunc(shlo *b, ttc_val x) {
   return shlo_select(b, elem_cmp(b, SHLO_LT, x, 0), shlo_1(b, SHLO_CEIL, x), shlo_1(b, SHLO_FLOOR, x));

@@ -224,12 +224,6 @@ static void lower_entr(shlo *b, ttc_lower *c) {
 
 /* ---- loops over all elements */
 
-static ttc_val any_of(shlo *b, ttc_val x) {
-  int axes[TTC_MAX_NDIM], n = shlo_ndim(b, x);
-  for (int k = 0; k < n; k++)
-    axes[k] = k;
-  return shlo_reduce(b, SHLO_ANY, x, n, axes);
-}
 static ttc_val full(shlo *b, ttc_lower *c, ttc_val x) {
   return shlo_broadcast_to(b, x, op_out_ndim(c, 0), op_out_sizes(c, 0));
 }
@@ -240,7 +234,7 @@ enum { CHEB_T, CHEB_U, CHEB_V, CHEB_W, HERMITE, HERMITE_E, LAGUERRE, LEGENDRE, S
 /* State: x, n, degree k (scalar), p of k - 1, p of k. Elements stop at their own n, or once they are no number. */
 static void poly_more(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
   (void)ctx;
-  r[0] = any_of(b, elem_and(b, shlo_compare(b, SHLO_LT, s[2], s[1]), elem_not(b, shlo_is_nan(b, s[4]))));
+  r[0] = elem_any(b, elem_and(b, shlo_compare(b, SHLO_LT, s[2], s[1]), elem_not(b, shlo_is_nan(b, s[4]))));
 }
 static void poly_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
   int kind = *(const int *)ctx;
@@ -327,7 +321,7 @@ static void lower_polynomial(shlo *b, ttc_lower *c) {
 #define ZETA_STEPS 100000
 static void zeta_more(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
   (void)ctx;
-  r[0] = elem_and(b, any_of(b, elem_cmp(b, SHLO_LE, s[1], 0)), elem_cmp(b, SHLO_LT, s[3], ZETA_STEPS));
+  r[0] = elem_and(b, elem_any(b, elem_cmp(b, SHLO_LE, s[1], 0)), elem_cmp(b, SHLO_LT, s[3], ZETA_STEPS));
 }
 static void zeta_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
   (void)ctx;
@@ -382,7 +376,7 @@ static void lower_polygamma(shlo *b, ttc_lower *c) {
 static void series_more(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
   (void)ctx;
   ttc_val small = scale(b, f1(b, SHLO_ABS, s[3]), 1e-16);
-  r[0] = elem_and(b, any_of(b, shlo_compare(b, SHLO_GT, f1(b, SHLO_ABS, s[2]), small)), elem_cmp(b, SHLO_LT, s[4], GAMMA_STEPS));
+  r[0] = elem_and(b, elem_any(b, shlo_compare(b, SHLO_GT, f1(b, SHLO_ABS, s[2]), small)), elem_cmp(b, SHLO_LT, s[4], GAMMA_STEPS));
 }
 static void series_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
   (void)ctx;
@@ -397,7 +391,7 @@ static void series_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
 static void fraction_more(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
   (void)ctx;
   ttc_val off = f1(b, SHLO_ABS, plus(b, s[6], -1));
-  r[0] = elem_and(b, any_of(b, elem_cmp(b, SHLO_GT, off, 4e-16)), elem_cmp(b, SHLO_LT, s[0], GAMMA_STEPS));
+  r[0] = elem_and(b, elem_any(b, elem_cmp(b, SHLO_GT, off, 4e-16)), elem_cmp(b, SHLO_LT, s[0], GAMMA_STEPS));
 }
 static ttc_val not_zero(shlo *b, ttc_val x) {
   return elem_select_f(b, elem_cmp(b, SHLO_LT, f1(b, SHLO_ABS, x), 1e-300), 1e-300, x);

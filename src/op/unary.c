@@ -57,10 +57,19 @@ static void lower_exp2(shlo *b, ttc_lower *c) {
   op_ret(c, 0, y);
 }
 
+/* ln x / base: by parts where complex, so that infinities stay apart. */
+static ttc_val log_over(shlo *b, ttc_val x, double base) {
+  ttc_val y = shlo_1(b, SHLO_LOG, x);
+  if (!ttc__is_complex(shlo_dtype(b, x)))
+    return shlo_div(b, y, elem_f(b, y, base));
+  ttc_val re = shlo_1(b, SHLO_REAL, y), k = elem_f(b, re, base);
+  return shlo_complex(b, shlo_div(b, re, k), shlo_div(b, shlo_1(b, SHLO_IMAG, y), k));
+}
+
 /* log2(x) = ln x / ln 2, exact where f32 x is a power of two (users take its floor): compared with 2^round(y) made of bits. */
 static void lower_log2(shlo *b, ttc_lower *c) {
   ttc_val x = op_in_as(c, 0, elem_float(c, 0));
-  ttc_val y = shlo_div(b, shlo_1(b, SHLO_LOG, x), elem_f(b, x, log(2.0)));
+  ttc_val y = log_over(b, x, log(2.0));
   if (shlo_dtype(b, x) == TTC_F32) {
     ttc_val r = shlo_1(b, SHLO_ROUND_EVEN, y);
     ttc_val e = shlo_convert(b, shlo_clamp(b, elem_f(b, x, -126), r, elem_f(b, x, 127)), TTC_S32);
@@ -73,7 +82,7 @@ static void lower_log2(shlo *b, ttc_lower *c) {
 /* log10(x) = ln x / ln 10, exact for the powers of ten that a float holds exactly (10^0 .. 10^15, f32 to 10^10). */
 static void lower_log10(shlo *b, ttc_lower *c) {
   ttc_val x = op_in_as(c, 0, elem_float(c, 0));
-  ttc_val y = shlo_div(b, shlo_1(b, SHLO_LOG, x), elem_f(b, x, log(10.0)));
+  ttc_val y = log_over(b, x, log(10.0));
   if (ttc__is_float(shlo_dtype(b, x))) {
     ttc_val r = shlo_1(b, SHLO_ROUND_EVEN, y);
     ttc_val e = shlo_convert(b, shlo_clamp(b, elem_f(b, x, 0), r, elem_f(b, x, 15)), TTC_S32);

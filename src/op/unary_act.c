@@ -133,7 +133,8 @@ static void lower_shrink_backward(shlo *b, ttc_lower *c) {
 }
 static void lower_softshrink(shlo *b, ttc_lower *c) {
   ttc_val x = tensor(c, 0), l = number(b, c, 1, x);
-  ttc_val low = shlo_select(b, shlo_compare(b, SHLO_LT, x, shlo_1(b, SHLO_NEG, l)), shlo_add(b, x, l), scale(b, x, 0));
+  ttc_val low = shlo_select(b, shlo_compare(b, SHLO_LT, x, shlo_1(b, SHLO_NEG, l)), shlo_add(b, x, l),
+                            shlo_select(b, shlo_is_nan(b, x), x, elem_f(b, x, 0)));
   op_ret(c, 0, shlo_select(b, shlo_compare(b, SHLO_GT, x, l), shlo_sub(b, x, l), low));
 }
 
