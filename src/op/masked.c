@@ -5,17 +5,12 @@
  * running count of the mask: log2(n) gathers, where a scatter would walk all n one by one on XLA:CPU. */
 #include "op/index.h"
 
-static void add(shlo *b, int n, const ttc_val *earlier, const ttc_val *later, ttc_val *out) {
-  for (int k = 0; k < n; k++) {
-    out[k] = shlo_add(b, earlier[k], later[k]);
-  }
-}
+static ttc_val add(shlo *b, ttc_val earlier, ttc_val later) { return shlo_add(b, earlier, later); }
 
 ttc_val ttc__running_count(shlo *b, ttc_val mask) {
   ttc_dtype d = shlo_nelem(b, mask) < INT32_MAX ? TTC_S32 : TTC_S64;
-  ttc_val x = shlo_convert(b, mask, d), zero = shlo_const_i(b, d, 0, 0, NULL), out;
-  ttc__scan(b, 1, &x, &zero, 0, add, &out);
-  return ttc__once(b, out);
+  ttc_val x = shlo_convert(b, mask, d), zero = shlo_const_i(b, d, 0, 0, NULL);
+  return ttc__once(b, ttc__scan(b, x, zero, 0, add));
 }
 
 /* s64[want]: where the k-th true element is; n where there is none. `running` is the mask's running count, [n]. */
