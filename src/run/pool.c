@@ -106,17 +106,20 @@ ttc_status ttc__plan_wait(ttc_plan *plan, ttc_error *err) {
   if (atomic_load_explicit(&plan->state, memory_order_acquire) != PLAN_COMPILING) {
     return TTC_OK;
   }
-  ttc_status st = TTC_OK;
   ttc__lock_take(&dev->plan_lock);
   while (atomic_load(&plan->state) == PLAN_COMPILING) {
     ttc__cond_wait_ns(&dev->plan_done, &dev->plan_lock, 100000000);
-    if (atomic_load(&plan->state) == PLAN_COMPILING && (atomic_load(&dev->stop) || ttc__interrupted())) {
-      st = TTC_FAIL(err, TTC_CANCELLED, "interrupted while a program was being compiled");
+    if (atomic_load(&plan->state) != PLAN_COMPILING) {
       break;
     }
+    ttc__lock_drop(&dev->plan_lock); /* the check may wait for an interpreter's lock */
+    if (atomic_load(&dev->stop) || ttc__interrupted()) {
+      return TTC_FAIL(err, TTC_CANCELLED, "interrupted while a program was being compiled");
+    }
+    ttc__lock_take(&dev->plan_lock);
   }
   ttc__lock_drop(&dev->plan_lock);
-  return st;
+  return TTC_OK;
 }
 
 void ttc__plan_release(ttc_plan *plan) {
