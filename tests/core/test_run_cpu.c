@@ -119,6 +119,103 @@ static void test_dtypes(void) {
   ttc_store_release(y.store);
 }
 
+/* Bytes past the last whole element of a view's dtype stay as they are. */
+static void test_odd_bytes(void) {
+  unsigned char bytes[11], want[11];
+  ten x = empty_flat(11, TTC_U8, DIMS(11)), two = view(&x, 0, DIMS(2), (const int64_t[]){1}), y;
+  two.dtype = TTC_F32;
+  float f[2] = {1.5F, -2}, doubled[2] = {3, -4};
+  for (int i = 0; i < 11; i++) {
+    want[i] = (unsigned char)(200 + i);
+  }
+  OK(put(&x, want));
+  OK(put(&two, f));
+  OK(add(&two, &two, 1, NULL, &y));
+  OK(get(&y, back));
+  same("odd bytes", back, doubled, 2);
+  OK(add(&two, &two, 1, &two, NULL));
+  memcpy(want, doubled, 8);
+  OK(get(&x, bytes));
+  CHECK(memcmp(bytes, want, 11) == 0);
+  ttc_store_release(x.store);
+  ttc_store_release(y.store);
+}
+
+/* view_as_real, the imaginary parts alone, and a whole store of complex numbers overwritten as floats. */
+static void test_complex(void) {
+  float z[6] = {1, 2, 3, 4, 5, 6}, want[6] = {2, 4, 6, 8, 10, 12};
+  ten x = empty(TTC_C64, DIMS(3)), real = view(&x, 0, DIMS(3, 2), (const int64_t[]){2, 1}), y;
+  ten imag = view(&x, 1, DIMS(3), (const int64_t[]){2});
+  real.dtype = imag.dtype = TTC_F32;
+  OK(put(&x, z));
+  OK(add(&real, &real, 1, NULL, &y));
+  OK(get(&y, back));
+  same("view_as_real", back, want, 6);
+  OK(add(&real, &real, 1, &real, NULL));
+  OK(get(&x, back));
+  same("view_as_real in place", back, want, 6);
+  OK(add(&imag, &imag, -1, &imag, NULL));
+  want[1] = want[3] = want[5] = 0;
+  OK(get(&x, back));
+  same("imag", back, want, 6);
+  OK(add(&x, &x, 1, &x, NULL)); /* as complex numbers again */
+  for (int i = 0; i < 6; i++) {
+    want[i] *= 2;
+  }
+  OK(get(&x, back));
+  same("complex", back, want, 6);
+  ttc_store_release(x.store);
+  ttc_store_release(y.store);
+}
+
+/* A bool store seen as bytes and the other way round; widths that differ. */
+static void test_bool(void) {
+  const unsigned char bits[8] = {1, 0, 1, 1, 0, 0, 0, 1};
+  unsigned char got[8];
+  ten x = empty(TTC_BOOL, DIMS(8)), bytes = view(&x, 2, DIMS(4), (const int64_t[]){1}),
+      wide = view(&x, 0, DIMS(2), (const int64_t[]){1});
+  bytes.dtype = TTC_U8;
+  wide.dtype = TTC_S32;
+  OK(put(&x, bits));
+  ten y;
+  what w = {.op = "add.Tensor", .spec = dense(TTC_U8, DIMS(4))};
+  tensor_arg(&w, &bytes);
+  tensor_arg(&w, &bytes);
+  w.numbers[0] = (ttc_scalar){.kind = TTC_SCALAR_INT, .wrapped = 1, .i = 1};
+  w.args[w.narg++] = (ttc_arg){.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &w.numbers[0]};
+  OK(run(&w, &y));
+  OK(get(&y, got));
+  CHECK(got[0] == 2 && got[1] == 2 && got[2] == 0 && got[3] == 0);
+  const int32_t one_and_none[2] = {0x01000101, 0};
+  OK(put(&wide, one_and_none));
+  OK(get(&x, got));
+  CHECK(memcmp(got, one_and_none, 8) == 0);
+  ttc_store_release(x.store);
+  ttc_store_release(y.store);
+}
+
+/* Stride 0: all elements of a row are one. The last written is what stays, as in a loop over them. */
+static void test_expanded(void) {
+  ten x = ramp(), wide = view(&x, C, DIMS(3, 2), (const int64_t[]){0, 1}),
+      point = view(&x, 7, 0, (const int64_t[]){0}, (const int64_t[]){0}), y;
+  float want[6];
+  for (int i = 0; i < 6; i++) {
+    want[i] = 2 * base[C + i % 2];
+  }
+  OK(add(&wide, &wide, 1, NULL, &y));
+  OK(get(&y, back));
+  same("expanded", back, want, 6);
+  const float rows[6] = {50, 51, 60, 61, 70, 71};
+  OK(put(&wide, rows));
+  OK(get(&x, back));
+  CHECK(back[C] == 70 && back[C + 1] == 71 && back[C + 2] == base[C + 2]);
+  OK(add(&point, &point, 1, &point, NULL));
+  OK(get(&point, back));
+  CHECK(back[0] == 142);
+  ttc_store_release(x.store);
+  ttc_store_release(y.store);
+}
+
 static void test_resize(void) {
   ten x = ramp(), longer = view(&x, 0, DIMS(R * C + 8), (const int64_t[]){1});
   OK(add(&x, &x, 1, &x, NULL));
@@ -317,6 +414,10 @@ int main(void) {
   test_views();
   test_overlap();
   test_dtypes();
+  test_odd_bytes();
+  test_complex();
+  test_bool();
+  test_expanded();
   test_resize();
   test_chain();
   test_memory_order();
