@@ -233,6 +233,31 @@ static void test_hostile_arguments(void) {
   ttc_store_release(a.store);
 }
 
+/* A second device: contents and programs are its own, and tensors do not mix. */
+static void test_devices(void) {
+  ttc_device *second = NULL, *first = dev;
+  OK(ttc_device_open(1, &second, &err));
+  CHECK(second != NULL && second != first);
+  ten y, a = empty(TTC_F32, DIMS(4));
+  dev = second;
+  ten b = empty(TTC_F32, DIMS(4));
+  IS(add(&b, &a, 1, NULL, &y), TTC_INVALID_ARGUMENT);
+  CHECK(strstr(err.message, "tpu:1 and tpu:0") != NULL);
+  IS(add(&b, &b, 1, &a, NULL), TTC_INVALID_ARGUMENT); /* into another device's */
+  OK(add(&b, &b, 1, NULL, &y));                       /* undefined contents lie where they belong */
+  float host[4];
+  OK(get(&y, host));
+  OK(put(&b, host));
+  OK(add(&b, &y, 3, &b, NULL));
+  OK(get(&b, host));
+  ttc_store_release(y.store);
+  ttc_store_release(b.store);
+  OK(ttc_device_synchronize(dev, &err));
+  CHECK_EQ(stats().live_nbyte, 0);
+  dev = first;
+  ttc_store_release(a.store);
+}
+
 static void *release_many(void *stores) {
   for (ttc_store **s = stores; *s != NULL; s++) {
     ttc_store_release(*s);
@@ -273,12 +298,14 @@ static void run_all(void) {
   test_donation();
   test_poison();
   test_hostile_arguments();
+  test_devices();
   test_release();
   OK(ttc_device_synchronize(dev, &err));
   CHECK_EQ(stats().live_nbyte, 0);
 }
 
 int main(void) {
+  setenv("TORCH_TPU_SIM_DEVICES", "2", 1);
   open_fake();
   ttc_device *again = NULL;
   OK(ttc_device_open(0, &again, &err));

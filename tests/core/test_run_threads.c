@@ -96,16 +96,16 @@ static void test_slow_compile(void) {
   float host[5] = {0};
   ten y, a = empty(TTC_F32, DIMS(5));
   OK(put(&a, host));
-  fake_delay("PJRT_Client_Compile", 200);
+  fake_delay("PJRT_Client_Compile", 500);
   int64_t t0 = ttc__now_ns();
   OK(add(&a, &a, 1, NULL, &y));
   OK(add(&y, &a, 1, &y, NULL));
   OK(add(&y, &a, 1, &y, NULL));
   CHECK(was_hit); /* a plan that is still being compiled serves all the same */
-  CHECK(ttc__now_ns() - t0 < 150000000);
+  CHECK(ttc__now_ns() - t0 < 400000000);
   OK(get(&y, host));
-  CHECK(ttc__now_ns() - t0 >= 200000000);
-  CHECK(ttc__now_ns() - t0 < 390000000); /* the two were compiled at once */
+  CHECK(ttc__now_ns() - t0 >= 500000000);
+  CHECK(ttc__now_ns() - t0 < 950000000); /* the two were compiled at once */
   fake_delay(NULL, 0);
   ttc_store_release(a.store);
   ttc_store_release(y.store);
@@ -124,13 +124,13 @@ static void test_interrupt(void) {
   ten y, a = empty(TTC_F32, DIMS(6));
   OK(put(&a, host));
   main_thread = pthread_self();
-  fake_delay("PJRT_Client_Compile", 600);
+  fake_delay("PJRT_Client_Compile", 1000);
   OK(add(&a, &a, 1, NULL, &y));
   ttc_set_interrupt_check(give_up);
   int64_t t0 = ttc__now_ns();
   IS(get(&y, host), TTC_CANCELLED);
   IS(ttc_device_synchronize(dev, &err), TTC_CANCELLED);
-  CHECK(ttc__now_ns() - t0 < 500000000);
+  CHECK(ttc__now_ns() - t0 < 800000000);
   ttc_set_interrupt_check(NULL);
   CHECK_EQ(atomic_load(&asked_elsewhere), 0);
   CHECK(atomic_load(&asked) >= 2);
