@@ -38,6 +38,7 @@ static void fail_each(bool fresh) {
 
 int main(void) {
   open_fake();
+  make_wide_op();
   fail_each(false);
   fail_each(true);
   return CHECK_DONE();

@@ -117,6 +117,7 @@ static void test_opening(void) {
 int main(void) {
   test_opening();
   open_fake();
+  make_wide_op();
   fail_each(false);
   fail_each(true);
   atomic_store(&nfailed, 0);
