@@ -187,8 +187,27 @@ void to_cpu(const Tensor& dst, const Tensor& src) {
   }
 }
 
+/* The bytes behind a lazily conjugated or negated tensor, without the bits. */
+Tensor without_bits(const Tensor& t) {
+  Tensor plain = t.is_conj() ? t.conj() : t;
+  return plain.is_neg() ? plain._neg_view() : plain;
+}
+
+/* Also of tensors with the conjugate or negative bit: their fallbacks are passed by (below), since they would clone, and so come here
+ * again without end. */
 Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
   if (dst.numel() == 0) {
+    return dst;
+  }
+  if (self.is_conj() || self.is_neg() || dst.is_conj() || dst.is_neg()) {
+    Tensor from = without_bits(self);
+    if (self.is_conj() != dst.is_conj() && self.is_complex()) {
+      from = at::conj_physical(from);
+    }
+    if (self.is_neg() != dst.is_neg()) {
+      from = at::neg(from);
+    }
+    copy_from(from, without_bits(dst), non_blocking);
     return dst;
   }
   if (dst.device().type() == kType && self.device() == dst.device()) {
@@ -259,6 +278,16 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("equal", TORCH_FN(equal));
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible));
   m.impl("record_stream", TORCH_FN(record_stream));
+}
+
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace tpu
