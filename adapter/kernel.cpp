@@ -699,9 +699,10 @@ class Registrar {
   void add(const c10::OperatorHandle& handle, uint32_t op, unsigned flags) {
     const auto& s = handle.schema();
     std::string name = s.name() + "." + s.overload_name();
-    // A composite op has no autograd formula of its own, so a kernel here would cut the graph; copy_ is base_ops.cpp's.
-    if (s.name() == "aten::copy_" || handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
-        !done.insert(name).second) {
+    // A composite op without an autograd formula of its own would cut the graph if it had a kernel here; copy_ is base_ops.cpp's.
+    bool composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+                     !handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd);
+    if (s.name() == "aten::copy_" || composite || !done.insert(name).second) {
       return;
     }
     lib.impl(s.overload_name().empty() ? s.name().c_str() : name.c_str(),

@@ -461,6 +461,7 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
     ttc__product product = {.out = (int32_t)k};
     const ttc_tensor *into = k < call->ninto ? call->into[k] : NULL;
     if (in->outs[k].dtype == TTC_DTYPE_INVALID) {
+      into_place += into != NULL;
       continue;
     }
     if (into == NULL) {

@@ -1,5 +1,7 @@
 #include "shlo/internal.h"
 
+#include <math.h>
+
 /* Sets of dtype classes an operation takes. */
 enum {
   B = 1 << TTC__CLASS_BOOL,
@@ -195,6 +197,13 @@ static bool same_dtype(shlo *b, const char *op, ttc_val x, ttc_val y) {
   return false;
 }
 
+/* XLA:CPU turns a division by a constant or a broadcast scalar into a product with its reciprocal, an ulp off in a third of all cases. A
+ * divisor that depends on the dividend stays a division: y where x is a number, NaN where x is NaN, and so is the quotient. */
+static ttc_val keep_division(shlo *b, ttc_val x, ttc_val y) {
+  ttc_val nan = shlo_const_f(b, shlo_dtype(b, y), NAN, 0, NULL);
+  return shlo_select(b, shlo_compare(b, SHLO_EQ, x, x), y, nan);
+}
+
 ttc_val shlo_2(shlo *b, shlo_op2 op, ttc_val x, ttc_val y) {
   if ((unsigned)op >= SHLO_NOP2) {
     return SHLO_FAIL(b, "shlo_2", "no operation %d", (int)op);
@@ -207,7 +216,15 @@ ttc_val shlo_2(shlo *b, shlo_op2 op, ttc_val x, ttc_val y) {
   if (!takes(shlo_dtype(b, x), binary[op].classes)) {
     return SHLO_FAIL(b, name, "expected %s, got %s", class_names(binary[op].classes), SHLO_NAME(b, x));
   }
-  return broadcast_all(b, name, 2, xs) ? emit(b, name, 2, xs) : TTC_POISON;
+  int64_t ndivisor = shlo_nelem(b, y);
+  if (!broadcast_all(b, name, 2, xs)) {
+    return TTC_POISON;
+  }
+  bool repeated = shlo_ndim(b, y) == 0 || ndivisor < shlo_nelem(b, xs[1]);
+  if (op == SHLO_DIV && repeated && !b->for_tpu && ttc__is_float(shlo_dtype(b, y))) {
+    xs[1] = keep_division(b, xs[0], xs[1]);
+  }
+  return emit(b, name, 2, xs);
 }
 
 static ttc_val compare(shlo *b, const char *op, shlo_cmp cmp, bool total, ttc_val x, ttc_val y) {
