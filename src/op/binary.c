@@ -101,7 +101,11 @@ static void lower_div(shlo *b, ttc_lower *c) {
   } else if (ttc__is_integral(p.type)) {
     op_ret(c, 0, to_zero ? shlo_div(b, p.x, p.y) : floor_int(b, p.x, p.y));
   } else {
-    op_ret(c, 0, to_zero ? elem_trunc(b, shlo_div(b, p.x, p.y)) : floor_float(b, p.x, p.y));
+    /* PyTorch rounds a 16-bit quotient before it truncates. The barrier keeps the compiler from dropping the two conversions. */
+    ttc_val q = shlo_div(b, p.x, p.y);
+    if (to_zero && shlo_dtype(b, q) != p.type)
+      q = shlo_convert(b, shlo_barrier(b, shlo_convert(b, q, p.type)), shlo_dtype(b, q));
+    op_ret(c, 0, to_zero ? elem_trunc(b, q) : floor_float(b, p.x, p.y));
   }
 }
 /* remainder: the result has y's sign (Python's %).  fmod: x's sign (C's).        param: 1 for remainder */
