@@ -11,6 +11,9 @@
 
 #include "ttc.h"
 
+struct _object;
+using PyObject = _object;
+
 namespace tpu {
 
 constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
@@ -51,6 +54,13 @@ std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c
 std::vector<std::pair<std::string, uint64_t>> fallbacks();
 void reset_fallbacks();
 void set_fallback_is_error(bool on);
+
+// ---- graph.cpp: graphs for Python (PyObject, without Python.h in every file)
+PyObject* py_graph_new(PyObject*, PyObject* name);
+PyObject* py_graph_input(PyObject*, PyObject* args);
+PyObject* py_graph_node(PyObject*, PyObject* args);
+PyObject* py_graph_finish(PyObject*, PyObject* args);
+PyObject* py_set_decomposer(PyObject*, PyObject* fn);
 
 // ---- data_dependent.cpp
 // Replace the masks in a list of indices by the indices of their true elements, which waits for the device. A lone mask may stay

@@ -195,6 +195,11 @@ PyMethodDef methods[] = {
     {"ops", py_ops, METH_NOARGS, "The op table, a dict a row."},
     {"last_module", py_last_module, METH_NOARGS, "StableHLO of the last program this thread lowered."},
     {"shutdown", py_shutdown, METH_O, "Finish queued work (at most this many ms) and stop the threads."},
+    {"graph_new", tpu::py_graph_new, METH_O, "A new graph of this name, as a capsule."},
+    {"graph_input", tpu::py_graph_input, METH_VARARGS, "(graph, arg, k, dtype, sizes): entry k of the call's argument arg; its value."},
+    {"graph_node", tpu::py_graph_node, METH_VARARGS, "(graph, row, args, ((dtype, sizes) or None, ..)): the results' values."},
+    {"graph_finish", tpu::py_graph_finish, METH_VARARGS, "(graph, values): the op id that runs it."},
+    {"set_decomposer", tpu::py_set_decomposer, METH_O, "fn(overload, args) -> op id of a graph, -1 or -2."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", "The TorchTPU adapter.", -1, methods, nullptr, nullptr, nullptr, nullptr};

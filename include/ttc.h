@@ -279,6 +279,15 @@ TTC_API TTC_MUST_USE ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *cal
 TTC_API TTC_MUST_USE ttc_status ttc_graph_finish(ttc_graph *g, uint32_t nout, const int32_t *out_ids, uint32_t *op,
                                                  ttc_error *err);
 
+/* An op whose calls are run by graphs, one a signature: keyed by its own arguments like any op's calls. On TTC_NOT_FOUND build a graph
+ * whose inputs are ttc_graph_input_of (a runtime number: wrapped = 2, i = the argument), choose it, and define the call.
+ * static_args: bit i: numbers of argument i are baked into the graphs, so they are part of the key. UINT32_MAX: out of memory. any thread */
+TTC_API uint32_t ttc_op_declare(const char *name, uint64_t static_args);
+/* Entry k of argument arg of the call (k = 0 unless it is a list); returns its value id. */
+TTC_API int32_t ttc_graph_input_of(ttc_graph *g, uint32_t arg, uint32_t k);
+/* The finished graph that the next ttc_call_define of a declared op by this thread lowers. */
+TTC_API void ttc_graph_choose(uint32_t graph_op);
+
 /* -------------------------------------------------------------------------------------------------------- counters */
 
 typedef struct ttc_stats {

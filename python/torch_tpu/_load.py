@@ -6,6 +6,7 @@ import importlib.util
 import pathlib
 import sys
 import types
+from typing import Any
 
 import torch
 
@@ -37,6 +38,13 @@ def _adapter() -> pathlib.Path:
     )
 
 
+def _decompose(name: str, overload: str, args: list[Any]) -> int:
+    """Asked by the adapter for the graph of an op without a row. Imported when first needed: most programs never do."""
+    from torch_tpu._decompose import decompose
+
+    return decompose(name, overload, args)
+
+
 def load() -> types.ModuleType:
     """Load the adapter and make ``torch.device("tpu")`` and ``torch.tpu`` exist. Loads no PJRT plugin.
 
@@ -59,6 +67,7 @@ def load() -> types.ModuleType:
 
     from torch_tpu import tpu
 
+    module.set_decomposer(_decompose)
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend()
     return module

@@ -17,29 +17,38 @@ typedef struct node {
   struct node *next;
 } node;
 
+/* Value `value` (-1: a number, which nodes refer to by its argument) is entry k of argument arg of the graph's call. */
+typedef struct input {
+  uint32_t arg, k;
+  int32_t value;
+} input;
+
 struct ttc_graph {
   ttc__arena *arena;
   ttc_op_row row;
   node *first, **last;
   int32_t nvalue;
   uint32_t ninput;
-  int32_t *input_values; /* value id of each input argument, -1 for numbers */
+  input *inputs;
   uint32_t input_cap;
   uint32_t nout;
   int32_t *outs;
   bool failed;
 };
 
-static void lower_graph(shlo *b, ttc_lower *c) {
-  const ttc_graph *g = ttc__lower_data(c);
+static ttc_val input_value(ttc_lower *c, const input *in) {
+  return op_list_given(c, (int)in->arg, (int)in->k) ? op_list_in(c, (int)in->arg, (int)in->k) : op_in(c, (int)in->arg);
+}
+
+static void lower_nodes(shlo *b, ttc_lower *c, const ttc_graph *g) {
   ttc_val *values = calloc((size_t)g->nvalue + 1, sizeof *values);
   if (values == NULL) {
     shlo_error(b, TTC_RESOURCE_EXHAUSTED, "out of memory while lowering a graph");
     return;
   }
   for (uint32_t i = 0; i < g->ninput; i++) {
-    if (g->input_values[i] >= 0) {
-      values[g->input_values[i]] = op_in(c, (int)i);
+    if (g->inputs[i].value >= 0) {
+      values[g->inputs[i].value] = input_value(c, &g->inputs[i]);
     }
   }
   for (const node *n = g->first; n != NULL && !shlo_failed(b); n = n->next) {
@@ -50,6 +59,44 @@ static void lower_graph(shlo *b, ttc_lower *c) {
   }
   free(values);
 }
+
+static void lower_graph(shlo *b, ttc_lower *c) {
+  lower_nodes(b, c, ttc__lower_data(c));
+}
+
+/* ------------------------------------------------------------------------------------------------------ declared ops */
+
+static _Thread_local uint32_t chosen_graph = UINT32_MAX;
+
+static void lower_declared(shlo *b, ttc_lower *c) {
+  const ttc_op_row *row = ttc__op_row(chosen_graph);
+  if (row == NULL || row->rule != lower_graph) {
+    op_refuse(c, "no graph was chosen for this signature");
+    return;
+  }
+  lower_nodes(b, c, ttc__op_data(chosen_graph));
+}
+
+uint32_t ttc_op_declare(const char *name, uint64_t static_args) {
+  ttc_op_row *row = calloc(1, sizeof *row);
+  char *own = strdup(name);
+  uint32_t op = UINT32_MAX;
+  if (row != NULL && own != NULL) {
+    *row = (ttc_op_row){.name = own, .rule = lower_declared, .tol = TOL_LOOSE, .static_args = static_args};
+    op = ttc__op_register(row, NULL);
+  }
+  if (op == UINT32_MAX) {
+    free(row);
+    free(own);
+  }
+  return op;
+}
+
+void ttc_graph_choose(uint32_t graph_op) {
+  chosen_graph = graph_op;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- building */
 
 ttc_graph *ttc_graph_new(const char *name) {
   ttc_graph *g = calloc(1, sizeof *g);
@@ -71,34 +118,40 @@ ttc_graph *ttc_graph_new(const char *name) {
 void ttc_graph_free(ttc_graph *g) {
   if (g != NULL) {
     ttc__arena_free(g->arena);
-    free(g->input_values);
+    free(g->inputs);
     free(g);
   }
 }
 
-static int32_t add_input(ttc_graph *g, int32_t value) {
+static bool add_input(ttc_graph *g, input in) {
   if (g->ninput == g->input_cap) {
     uint32_t cap = g->input_cap == 0 ? 16 : 2 * g->input_cap;
-    int32_t *p = realloc(g->input_values, cap * sizeof *p);
+    input *p = realloc(g->inputs, cap * sizeof *p);
     if (p == NULL) {
       g->failed = true;
-      return -1;
+      return false;
     }
-    g->input_values = p;
+    g->inputs = p;
     g->input_cap = cap;
   }
-  g->input_values[g->ninput++] = value;
-  return value >= 0 ? value : (int32_t)(g->ninput - 1);
+  g->inputs[g->ninput++] = in;
+  return true;
+}
+
+int32_t ttc_graph_input_of(ttc_graph *g, uint32_t arg, uint32_t k) {
+  int32_t value = g->nvalue++;
+  return add_input(g, (input){.arg = arg, .k = k, .value = value}) ? value : -1;
 }
 
 int32_t ttc_graph_input(ttc_graph *g, const ttc_spec *spec) {
   (void)spec; /* shapes come with the call: the key covers them */
-  return add_input(g, g->nvalue++);
+  return ttc_graph_input_of(g, g->ninput, 0);
 }
 
 int32_t ttc_graph_input_scalar(ttc_graph *g, ttc_scalar_kind kind) {
   (void)kind;
-  return add_input(g, -1);
+  uint32_t arg = g->ninput;
+  return add_input(g, (input){.arg = arg, .value = -1}) ? (int32_t)arg : -1;
 }
 
 /* ---------------------------------------------------------------------------------------------------- deep copies */

@@ -1,0 +1,273 @@
+// Describing calls, and inferring their results with PyTorch's Meta kernels.
+#include "call.h"
+
+#include <ATen/native/Resize.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace tpu {
+
+Kind kind_of(const c10::Type &type) {
+  switch (type.kind()) {
+    case c10::TypeKind::OptionalType:
+      return kind_of(*type.castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::TensorType:
+      return Kind::Tensor;
+    case c10::TypeKind::NumberType:
+    case c10::TypeKind::FloatType:
+      return Kind::Number;
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      return Kind::Int;
+    case c10::TypeKind::BoolType:
+      return Kind::Bool;
+    case c10::TypeKind::ScalarTypeType:
+      return Kind::Dtype;
+    case c10::TypeKind::StringType:
+      return Kind::String;
+    case c10::TypeKind::GeneratorType:
+      return Kind::Generator;
+    case c10::TypeKind::ListType: {
+      const auto &element = *type.castRaw<c10::ListType>()->getElementType();
+      switch (kind_of(element)) {
+        case Kind::Tensor:
+          return element.kind() == c10::TypeKind::OptionalType ? Kind::Indices : Kind::Tensors;
+        case Kind::Number:
+          return Kind::Numbers;
+        case Kind::Int:
+          return Kind::Ints;
+        case Kind::Bool:
+          return Kind::Bools;
+        default:
+          return Kind::Skip;
+      }
+    }
+    default:
+      return Kind::Skip;  // Device, Layout, MemoryFormat: the results' specs say it all
+  }
+}
+
+bool written(const c10::Argument &a) {
+  return a.alias_info() != nullptr && a.alias_info()->isWrite();
+}
+
+Overload study(const c10::FunctionSchema &s, uint32_t op, unsigned flags) {
+  Overload o;
+  o.op = op;
+  o.flags = flags;
+  o.nstack = static_cast<uint32_t>(s.arguments().size());
+  for (uint32_t i = 0; i < o.nstack; i++) {
+    const auto &a = s.arguments()[i];
+    Kind k = kind_of(*a.real_type());
+    o.kinds.push_back(k);
+    o.has_lists |= k == Kind::Tensors || k == Kind::Indices || k == Kind::Numbers || k == Kind::Ints || k == Kind::Bools;
+    if (written(a)) {
+      o.written.push_back(i);
+    }
+    if (a.kwarg_only() && written(a)) {
+      o.has_out = true;
+    } else {
+      o.ncall = i + 1;
+    }
+    if (k == Kind::Indices) {
+      o.indices = static_cast<int>(i);
+    }
+    if (k == Kind::Generator) {
+      o.generator = static_cast<int>(i);
+    }
+  }
+  for (const auto &r : s.returns()) {
+    int from = -1;
+    if (r.alias_info() != nullptr) {
+      for (uint32_t w : o.written) {
+        if (*s.arguments()[w].alias_info() == *r.alias_info()) {
+          from = static_cast<int>(w);
+        }
+      }
+    }
+    o.returns.push_back(from);
+    o.returns_list |= r.type()->kind() == c10::TypeKind::ListType;
+  }
+  o.hidden_running_stats = s.name() == "aten::native_batch_norm" && o.written.empty();
+  return o;
+}
+
+ttc_scalar number(const c10::IValue &v) {
+  if (v.isDouble()) {
+    return {.kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = v.toDouble(), .im = 0};
+  }
+  if (v.isInt()) {
+    return {.kind = TTC_SCALAR_INT, .dtype = 0, .wrapped = 1, .i = v.toInt(), .re = 0, .im = 0};
+  }
+  if (v.isBool()) {
+    return {.kind = TTC_SCALAR_BOOL, .dtype = 0, .wrapped = 1, .i = v.toBool() ? 1 : 0, .re = 0, .im = 0};
+  }
+  if (v.isComplexDouble()) {
+    auto z = v.toComplexDouble();
+    return {.kind = TTC_SCALAR_COMPLEX, .dtype = 0, .wrapped = 1, .i = 0, .re = z.real(), .im = z.imag()};
+  }
+  if (v.isSymFloat()) {
+    return {
+        .kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = v.toSymFloat().guard_float(__FILE__, __LINE__), .im = 0};
+  }
+  return {.kind = TTC_SCALAR_INT, .dtype = 0, .wrapped = 1, .i = v.toSymInt().guard_int(__FILE__, __LINE__), .re = 0, .im = 0};
+}
+
+ttc_scalar number_of_tensor(const at::Tensor &t) {
+  at::Scalar s = t.item();
+  ttc_scalar n = number(c10::IValue(s));
+  n.dtype = static_cast<uint8_t>(to_ttc(t.scalar_type()));
+  n.wrapped = t.unsafeGetTensorImpl()->is_wrapped_number() ? 1 : 0;
+  if (n.wrapped != 0) {
+    n.dtype = TTC_DTYPE_INVALID;
+  }
+  return n;
+}
+
+// --------------------------------------------------------------------------------------------------- inference by Meta
+
+namespace {
+at::Tensor to_meta(const at::Tensor &t) {
+  if (!t.defined() || t.device().type() != kType) {
+    return t;
+  }
+  return at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta));
+}
+
+c10::IValue to_meta(const c10::IValue &v, Kind kind) {
+  if (v.isTensor()) {
+    return to_meta(v.toTensor());
+  }
+  if (kind == Kind::Tensors) {
+    c10::List<at::Tensor> out;
+    for (const auto &e : v.toListRef()) {
+      out.push_back(to_meta(e.toTensor()));
+    }
+    return out;
+  }
+  if (kind == Kind::Indices && !v.isNone()) {
+    c10::List<std::optional<at::Tensor>> out;
+    for (const auto &e : v.toListRef()) {
+      if (e.isNone()) {
+        out.push_back(std::nullopt);
+      } else {
+        const at::Tensor &t = e.toTensor(); /* index lists may mix cpu and tpu */
+        out.push_back(t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t);
+      }
+    }
+    return out;
+  }
+  if (v.isDevice()) {
+    return c10::Device(at::kMeta);
+  }
+  return v.isGenerator() ? c10::IValue() : v;
+}
+}  // namespace
+
+ttc_spec spec_of(const at::Tensor &t) {
+  ttc_spec s{};
+  if (!t.defined()) {
+    return s;  // TTC_DTYPE_INVALID: a result that was not asked for
+  }
+  TORCH_CHECK(t.dim() <= TTC_MAX_NDIM, "tpu tensors have at most ", TTC_MAX_NDIM, " dimensions, got ", t.dim());
+  s.dtype = to_ttc(t.scalar_type());
+  s.ndim = static_cast<int>(t.dim());
+  at::IntArrayRef strides = t.strides();
+  c10::DimVector dense;
+  if (!t.is_non_overlapping_and_dense()) {
+    dense = c10::contiguous_strides(t.sizes());
+    strides = dense;
+  }
+  std::copy(t.sizes().begin(), t.sizes().end(), s.sizes);
+  std::copy(strides.begin(), strides.end(), s.strides);
+  return s;
+}
+
+namespace {
+void specs_of(const c10::IValue &v, std::vector<ttc_spec> &out) {
+  if (v.isTensor()) {
+    out.push_back(spec_of(v.toTensor()));
+  } else if (v.isNone()) {
+    out.push_back(ttc_spec{});
+  } else if (v.isList()) {
+    for (const auto &e : v.toListRef()) {
+      specs_of(e, out);
+    }
+  }
+}
+}  // namespace
+
+Inference infer_by_meta(const c10::OperatorHandle &handle, const Overload &o, c10::ArrayRef<c10::IValue> args) {
+  Inference result;
+  torch::jit::Stack stack;
+  stack.reserve(args.size());
+  for (size_t i = 0; i < args.size(); i++) {
+    stack.push_back(to_meta(args[i], o.kinds[i]));
+  }
+  std::vector<c10::IValue> meta_args(stack.begin(), stack.end());
+  {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  }
+  for (size_t r = 0; r < o.returns.size(); r++) {
+    if (o.returns[r] < 0) {
+      specs_of(stack[r], result.specs);
+    }
+  }
+  for (uint32_t w : o.written) {
+    specs_of(meta_args[w], result.specs);
+    if (!o.has_out || w < o.ncall) {
+      continue;
+    }
+    auto fix = [&](const at::Tensor &out, const at::Tensor &meta) {
+      if (out.sizes() != meta.sizes()) {
+        at::native::resize_output(out, meta.sizes());
+        result.resized = true;
+      }
+    };
+    if (args[w].isTensor()) {
+      fix(args[w].toTensor(), meta_args[w].toTensor());
+    } else {
+      auto outs = args[w].toListRef(), metas = meta_args[w].toListRef();
+      for (size_t k = 0; k < outs.size(); k++) {
+        fix(outs[k].toTensor(), metas[k].toTensor());
+      }
+    }
+  }
+  if (o.hidden_running_stats && args[5].toBool() && args[3].isTensor() && args[3].toTensor().defined()) {
+    specs_of(args[3], result.specs);
+    specs_of(args[4], result.specs);
+  }
+  return result;
+}
+
+void give_back(const Overload &o, torch::jit::Stack *stack, ttc_result &res, c10::DeviceIndex index) {
+  c10::SmallVector<c10::IValue, 4> out;
+  uint32_t k = 0;
+  auto args = torch::jit::last(*stack, o.nstack);
+  auto next = [&]() {
+    const ttc_spec &spec = res.specs[k];
+    ttc_store *store = res.stores[k++];
+    return store != nullptr ? wrap(store, spec, index) : at::Tensor();
+  };
+  for (int r : o.returns) {
+    if (r >= 0) {
+      out.push_back(args[r]);
+    } else if (o.returns_list) {
+      c10::List<at::Tensor> list;
+      while (k < res.nout) {
+        list.push_back(next());
+      }
+      out.push_back(std::move(list));
+    } else {
+      out.push_back(next());
+    }
+  }
+  ttc_result_done(&res);
+  torch::jit::drop(*stack, o.nstack);
+  for (auto &v : out) {
+    stack->push_back(std::move(v));
+  }
+}
+
+}  // namespace tpu

@@ -1,0 +1,293 @@
+// How one call is described to the core: what is known of an overload, and the arrays a call's IValues become.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "adapter.h"
+
+namespace tpu {
+
+enum class Kind : uint8_t { Tensor, Tensors, Indices, Number, Numbers, Int, Bool, Ints, Bools, Dtype, String, Generator, Skip };
+
+Kind kind_of(const c10::Type &type);
+bool written(const c10::Argument &a);
+
+// What is known of one overload before any call.
+struct Overload {
+  uint32_t op = 0;
+  unsigned flags = 0;
+  uint32_t nstack = 0;            // arguments on the stack
+  uint32_t ncall = 0;             // of them, arguments of the call (out= ones come after)
+  std::vector<Kind> kinds;        // [nstack]
+  std::vector<uint32_t> written;  // stack arguments that are written, in order
+  std::vector<int> returns;       // [nreturn] stack argument returned, or -1 for a fresh result
+  bool has_lists = false;
+  bool has_out = false;
+  bool returns_list = false;
+  int generator = -1;
+  int indices = -1;  // stack argument that is a list of optional tensors, which may be masks
+  // native_batch_norm writes its running statistics though its schema does not say so.
+  bool hidden_running_stats = false;
+};
+
+// One call's description; lives on the caller's stack.
+struct Frame {
+  c10::SmallVector<ttc_arg, 24> args;
+  c10::SmallVector<ttc_tensor, 12> tensors;
+  c10::SmallVector<ttc_scalar, 12> scalars;
+  c10::SmallVector<int64_t, 32> ints;
+  c10::SmallVector<const ttc_tensor *, 8> into;
+  std::vector<at::Tensor> held;  // temporaries that must outlive the call
+  std::array<uint64_t, 2> rng{};
+  c10::DeviceIndex index = -1;
+};
+
+Overload study(const c10::FunctionSchema &s, uint32_t op, unsigned flags);
+
+ttc_scalar number(const c10::IValue &v);
+// A 0-d CPU tensor is a number with a dtype.
+ttc_scalar number_of_tensor(const at::Tensor &t);
+inline int64_t integer(const c10::IValue &v) {
+  return v.isInt() ? v.toInt() : v.toSymInt().guard_int(__FILE__, __LINE__);
+}
+
+struct Describer {
+  const Overload &o;
+  Frame &f;
+
+  ttc_tensor tensor(const at::Tensor &t) {
+    if (f.index < 0) {
+      f.index = t.device().index();
+    }
+    return describe(t);
+  }
+
+  [[noreturn]] void wrong_device(const at::Tensor &t) {
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, tpu:",
+                static_cast<int>(f.index < 0 ? current_device() : f.index), " and ", t.device(), "! (when checking arguments of ",
+                name(), ")");
+  }
+
+  std::string name() const {
+    ttc_op_info info;
+    return ttc_op_get(o.op, &info) ? info.name : "?";
+  }
+
+  void add_tensor(const c10::IValue &v) {
+    if (v.isNone()) {
+      f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
+      return;
+    }
+    const at::Tensor &t = v.toTensor();
+    if (!t.defined()) {
+      f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
+    } else if (t.device().type() == kType) {
+      f.tensors.push_back(tensor(t));
+      f.args.push_back({.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &f.tensors.back()});
+    } else if (t.dim() == 0 && t.is_cpu()) {
+      f.scalars.push_back(number_of_tensor(t));
+      f.args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &f.scalars.back()});
+    } else {
+      wrong_device(t);
+    }
+  }
+
+  void add_tensors(const c10::IValue &v, bool indices) {
+    if (v.isNone()) {
+      f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
+      return;
+    }
+    auto list = v.toListRef();
+    size_t first = f.tensors.size();
+    for (const auto &e : list) {
+      at::Tensor t = e.isNone() ? at::Tensor() : e.toTensor();
+      if (t.defined() && t.device().type() != kType) {
+        if (!t.is_cpu() || !(indices || t.dim() == 0)) {
+          wrong_device(t);
+        }
+        t = t.to(c10::Device(kType, f.index < 0 ? current_device() : f.index));  // index lists may lie on the cpu
+        f.held.push_back(t);
+      }
+      f.tensors.push_back(t.defined() ? tensor(t) : ttc_tensor{nullptr, nullptr, nullptr, 0, -1, 0, 0});
+    }
+    f.args.push_back({.kind = TTC_ARG_TENSORS, .n = static_cast<uint32_t>(list.size()), .tensor = f.tensors.data() + first});
+  }
+
+  void add_list(const c10::IValue &v, Kind kind) {
+    if (v.isNone()) {
+      f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
+      return;
+    }
+    if (!v.isList()) {  // a bare int where int[k] is asked
+      f.ints.push_back(integer(v));
+      f.args.push_back({.kind = TTC_ARG_INTS, .n = 1, .ints = &f.ints.back()});
+      return;
+    }
+    auto list = v.toListRef();
+    auto n = static_cast<uint32_t>(list.size());
+    if (kind == Kind::Numbers) {
+      size_t first = f.scalars.size();
+      for (const auto &e : list) {
+        f.scalars.push_back(number(e));
+      }
+      f.args.push_back({.kind = TTC_ARG_SCALARS, .n = n, .scalar = f.scalars.data() + first});
+      return;
+    }
+    size_t first = f.ints.size();
+    for (const auto &e : list) {
+      f.ints.push_back(e.isBool() ? static_cast<int64_t>(e.toBool()) : integer(e));
+    }
+    f.args.push_back({.kind = TTC_ARG_INTS, .n = n, .ints = f.ints.data() + first});
+  }
+
+  void add(const c10::IValue &v, Kind kind) {
+    switch (kind) {
+      case Kind::Tensor:
+        return add_tensor(v);
+      case Kind::Tensors:
+        return add_tensors(v, false);
+      case Kind::Indices:
+        return add_tensors(v, true);
+      case Kind::Numbers:
+      case Kind::Ints:
+      case Kind::Bools:
+        return add_list(v, kind);
+      default:
+        break;
+    }
+    if (v.isNone() || kind == Kind::Skip || kind == Kind::Generator) {
+      f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
+      return;
+    }
+    switch (kind) {
+      case Kind::Number:
+        f.scalars.push_back(number(v));
+        f.args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &f.scalars.back()});
+        break;
+      case Kind::Bool:
+        f.args.push_back({.kind = TTC_ARG_BOOL, .n = 0, .i = v.toBool() ? 1 : 0});
+        break;
+      case Kind::Dtype:
+        f.args.push_back({.kind = TTC_ARG_DTYPE, .n = 0, .i = to_ttc(static_cast<at::ScalarType>(v.toInt()))});
+        break;
+      case Kind::String: {
+        const std::string &s = v.toStringRef();
+        f.args.push_back({.kind = TTC_ARG_STRING, .n = static_cast<uint32_t>(s.size()), .str = s.data()});
+        break;
+      }
+      default:
+        f.args.push_back({.kind = TTC_ARG_INT, .n = 0, .i = integer(v)});
+        break;
+    }
+  }
+
+  // Pointers into the arrays are kept, so their final sizes are reserved first.
+  void reserve(c10::ArrayRef<c10::IValue> args) {
+    size_t tensors = 2 * args.size(), scalars = args.size(), ints = args.size();
+    for (const auto &v : args) {
+      if (v.isList()) {
+        size_t n = v.toListRef().size();
+        tensors += 2 * n;
+        scalars += n;
+        ints += n;
+      }
+    }
+    f.tensors.reserve(tensors);
+    f.scalars.reserve(scalars);
+    f.ints.reserve(ints);
+  }
+
+  void add_into(const c10::IValue &v) {
+    if (v.isTensor()) {
+      const at::Tensor &t = v.toTensor();
+      TORCH_CHECK(t.device().type() == kType, "Expected out tensor to be on tpu, but got ", t.device(), " (", name(), ")");
+      f.tensors.push_back(tensor(t));
+      f.into.push_back(&f.tensors.back());
+    } else if (v.isList()) {
+      for (const auto &e : v.toListRef()) {
+        f.tensors.push_back(tensor(e.toTensor()));
+        f.into.push_back(&f.tensors.back());
+      }
+    }
+  }
+
+  void describe_call(c10::ArrayRef<c10::IValue> args) {
+    f.args.clear();
+    f.tensors.clear();
+    f.scalars.clear();
+    f.ints.clear();
+    f.into.clear();
+    if (o.has_lists || args.size() > 6) {
+      reserve(args);
+    }
+    for (uint32_t i = 0; i < o.ncall; i++) {
+      add(args[i], o.kinds[i]);
+    }
+    if (!o.written.empty()) {
+      for (int r : o.returns) {
+        if (r < 0) {
+          f.into.push_back(nullptr);
+        }
+      }
+      for (uint32_t w : o.written) {
+        add_into(args[w]);
+      }
+    } else if (o.hidden_running_stats && args[5].toBool() && args[3].isTensor() && args[3].toTensor().defined()) {
+      f.into.append(3, nullptr);
+      add_into(args[3]);
+      add_into(args[4]);
+    }
+    if (f.index < 0) {
+      f.index = current_device();
+    }
+  }
+
+  void add_rng(c10::ArrayRef<c10::IValue> args) {
+    uint64_t count = 4;
+    for (const auto &t : f.tensors) {
+      uint64_t n = 1;
+      for (int k = 0; k < t.ndim; k++) {
+        n *= static_cast<uint64_t>(t.sizes[k]);
+      }
+      count = std::max(count, n);
+    }
+    std::optional<at::Generator> gen;
+    if (o.generator >= 0 && args[o.generator].isGenerator()) {
+      gen = args[o.generator].toGenerator();
+    }
+    auto [seed, offset] = reserve_random(gen, f.index, 2 * count);
+    f.rng = {seed, offset};
+    f.args.push_back({.kind = TTC_ARG_RNG, .n = 2, .rng = f.rng.data()});
+  }
+
+  ttc_call call() const {
+    return {.op = o.op,
+            .narg = static_cast<uint32_t>(f.args.size()),
+            .args = f.args.data(),
+            .ninto = static_cast<uint32_t>(f.into.size()),
+            .into = f.into.data()};
+  }
+};
+
+// What PyTorch's Meta kernel says of a call's results; raises PyTorch's own errors, c10::NotImplementedError if there is no such
+// kernel.
+struct Inference {
+  std::vector<ttc_spec> specs;
+  bool resized = false;  // an out= tensor was given its proper size: describe the call again
+};
+Inference infer_by_meta(const c10::OperatorHandle &handle, const Overload &o, c10::ArrayRef<c10::IValue> args);
+ttc_spec spec_of(const at::Tensor &t);
+
+// Put a call's results on the stack in place of its arguments.
+void give_back(const Overload &o, torch::jit::Stack *stack, ttc_result &res, c10::DeviceIndex index);
+
+// ---- fall.cpp
+// A call that no row covers: as one program of PyTorch's decomposition, or on the cpu. `why` goes into the warning.
+void fall_through(const c10::OperatorHandle &handle, torch::jit::Stack *stack, const std::string &why);
+
+// ---- graph.cpp
+// PyTorch's decomposition of this call as a graph's op id; -1: this signature has none, -2: no signature of this op has one.
+int64_t decompose(const c10::OperatorHandle &handle, const Overload &o, c10::ArrayRef<c10::IValue> args);
+
+}  // namespace tpu

@@ -1,0 +1,336 @@
+"""PyTorch's decomposition of an op that has no row, traced once per signature into one graph.
+
+The adapter calls :func:`decompose` on the first call of a signature. The op is traced on fake ``tpu`` tensors with every op that has no
+row decomposed in turn, and the trace becomes a graph of the core's, which is compiled as one program.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+_C: Any = sys.modules["torch_tpu._C"]
+
+# By ttc_dtype's numbers.
+DTYPES: tuple[torch.dtype | None, ...] = (
+    None,
+    torch.bool,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+    torch.float4_e2m1fn_x2,
+    torch.complex64,
+    torch.complex128,
+)
+DTYPE_NUMBERS = {d: i for i, d in enumerate(DTYPES) if d is not None}
+
+# The same values under another name: no node of its own.
+_SAME = ("alias", "detach", "lift", "lift_fresh", "lift_fresh_copy")
+# Undefined contents: zeros, which XLA folds away.
+_UNDEFINED = ("empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted")
+
+NONE, NEVER = -1, -2
+
+
+class Untraceable(Exception):
+    """What a trace holds has no place in a graph."""
+
+
+def row_name(op: torch._ops.OpOverload) -> str:
+    """The op's name in the core's table: ``add.Tensor``, ``cosh``."""
+    schema = op._schema
+    base = schema.name.removeprefix("aten::")
+    return f"{base}.{schema.overload_name}" if schema.overload_name else base
+
+
+def arguments(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """All arguments in schema order, defaults filled in."""
+    out = []
+    for i, a in enumerate(op._schema.arguments):
+        if i < len(args):
+            out.append(args[i])
+        elif a.name in kwargs:
+            out.append(kwargs[a.name])
+        else:
+            out.append(a.default_value)
+    return out
+
+
+def spec(t: Any) -> tuple[int, tuple[int, ...]] | None:
+    """(dtype's number, sizes) of a result; None for one that is absent.
+
+    Raises:
+        Untraceable: if it is no tensor of static sizes and a type the core has.
+    """
+    if t is None:
+        return None
+    if not isinstance(t, torch.Tensor) or t.dtype not in DTYPE_NUMBERS or t.layout != torch.strided:
+        raise Untraceable(f"a result is a {type(t).__name__}")
+    sizes = tuple(t.shape)
+    if not all(isinstance(n, int) for n in sizes):
+        raise Untraceable("a size depends on data")
+    return DTYPE_NUMBERS[t.dtype], sizes
+
+
+class GraphBuilder:
+    """Turns a functional FX graph of ATen ops into a graph of the core's.
+
+    Args:
+        name: what the graph is called in messages and in its StableHLO.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.graph = _C.graph_new(name)
+        self.values: dict[torch.fx.Node, Any] = {}
+
+    def input(self, node: torch.fx.Node, arg: int, k: int, val: torch.Tensor) -> None:
+        """``node`` is entry ``k`` of argument ``arg`` of the call."""
+        self.values[node] = _C.graph_input(self.graph, arg, k, spec(val))
+
+    def number(self, node: torch.fx.Node, arg: int, kind: int) -> None:
+        """``node`` is a number given at run time as argument ``arg``; kind: 0 bool, 1 int, 2 float, 3 complex."""
+        self.values[node] = ("num", arg, kind)
+
+    def constant(self, node: torch.fx.Node, value: Any) -> None:
+        """``node`` is a tensor known when tracing: a number, if it has no dimensions.
+
+        Raises:
+            Untraceable: for one with dimensions.
+        """
+        if not isinstance(value, torch.Tensor) or value.dim() != 0 or value.device.type != "cpu":
+            raise Untraceable("a constant has dimensions")
+        out = self._node("full", [[], value.item()] + [None] * 4, [spec(value)])
+        self.values[node] = out[0]
+
+    def call(self, node: torch.fx.Node) -> None:
+        """Append one call.
+
+        Raises:
+            Untraceable: if its op has no row, or writes an argument.
+        """
+        if node.target is operator.getitem:
+            source, k = node.args
+            self.values[node] = self.values[source][k]  # type: ignore[index]
+            return
+        op = node.target
+        if not isinstance(op, torch._ops.OpOverload):
+            raise Untraceable(f"{op} is no op")
+        if op.namespace != "aten" or op._schema.is_mutable:
+            raise Untraceable(f"{op} is no functional ATen op")
+        name = row_name(op)
+        args = torch.fx.node.map_arg(arguments(op, node.args, node.kwargs), self.values.__getitem__)
+        val = node.meta.get("val")
+        if name in _SAME:
+            self.values[node] = args[0]
+        elif name in _UNDEFINED:
+            self.values[node] = self._node("full", [[], 0] + [None] * 4, [spec(val)])[0]
+        elif isinstance(val, list | tuple):
+            self.values[node] = self._node(name, args, [spec(v) for v in val])
+        else:
+            self.values[node] = self._node(name, args, [spec(val)])[0]
+
+    def finish(self, results: Sequence[Any]) -> int:
+        """The op id that runs the graph.
+
+        Args:
+            results: FX nodes.
+        """
+        return _C.graph_finish(self.graph, [self.values[r] for r in results])
+
+    def _node(self, name: str, args: list[Any], specs: list[Any]) -> list[int]:
+        return _C.graph_node(self.graph, name, [_plain(a) for a in args], specs)
+
+
+def _plain(a: Any) -> Any:
+    if isinstance(a, torch.dtype):
+        return DTYPE_NUMBERS[a]
+    if isinstance(a, torch.layout | torch.device | torch.memory_format | torch.Generator):
+        return None
+    if isinstance(a, list | tuple) and not (isinstance(a, tuple) and a and a[0] in ("num", "const")):
+        return [_plain(e) for e in a]
+    return a
+
+
+# ------------------------------------------------------------------------------------------------------------- tracing
+
+
+def _composite(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    key = torch._C.DispatchKey.CompositeExplicitAutograd
+    return lambda *args, **kwargs: op._op_dk(key, *args, **kwargs)
+
+
+class _Table(dict[Any, Any]):
+    """Decompositions of the ops that have no row: PyTorch's own, its references, or the composite kernel. Filled as ops are met."""
+
+    def __init__(self, rows: set[str]) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def find(self, op: Any) -> Callable[..., Any] | None:
+        if not isinstance(op, torch._ops.OpOverload):
+            return None
+        if op.namespace == "aten" and (row_name(op) in self.rows or row_name(op) in _SAME or row_name(op) in _UNDEFINED):
+            return None
+        found = torch._decomp.decomposition_table.get(op)
+        if found is None and op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd):
+            found = _composite(op)
+        return found
+
+    def __contains__(self, op: object) -> bool:
+        if not super().__contains__(op):
+            self[op] = self.find(op)
+        return self[op] is not None
+
+
+_table: _Table | None = None
+_graphs: dict[str, int] = {}
+
+
+def table() -> _Table:
+    """The decomposition table for tracing graphs of the core's."""
+    global _table
+    if _table is None:
+        _table = _Table({row["name"] for row in _C.ops()})
+    return _table
+
+
+def _split(args: list[Any], make: Callable[[int, tuple[int, ...]], torch.Tensor]) -> tuple[list[torch.Tensor], list[tuple[int, int]], list[Any]]:
+    """Tensors of the call, (argument, entry) of each, and the arguments with each tensor replaced by its place in the list."""
+    tensors: list[torch.Tensor] = []
+    where: list[tuple[int, int]] = []
+
+    def one(a: Any, i: int, k: int) -> Any:
+        if isinstance(a, tuple) and a[0] == "dtype":
+            return DTYPES[a[1]]
+        if isinstance(a, tuple):
+            tensors.append(make(*a))
+            where.append((i, k))
+            return _Place(len(tensors) - 1)
+        return a
+
+    out = [[one(e, i, k) for k, e in enumerate(a)] if isinstance(a, list) else one(a, i, 0) for i, a in enumerate(args)]
+    return tensors, where, out
+
+
+class _Place(int):
+    """Place of a tensor in the list of inputs."""
+
+
+def _trace(op: torch._ops.OpOverload, args: list[Any]) -> int:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    written = [a.alias_info is not None and a.alias_info.is_write for a in op._schema.arguments]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        tensors, where, places = _split(args, lambda d, sizes: torch.empty(sizes, dtype=DTYPES[d], device="tpu"))
+
+        def run(*inputs: torch.Tensor) -> list[Any]:
+            def fill(a: Any) -> Any:
+                return [fill(e) for e in a] if isinstance(a, list) else inputs[a] if isinstance(a, _Place) else a
+
+            full = [fill(a) for a in places]
+            positional = [v for v, a in zip(full, op._schema.arguments, strict=True) if not a.kwarg_only]
+            named = {a.name: v for v, a in zip(full, op._schema.arguments, strict=True) if a.kwarg_only}
+            got = op(*positional, **named)
+            returned = list(got) if isinstance(got, list | tuple) else [got]
+            fresh = [v for v, r in zip(returned, op._schema.returns, strict=False) if r.alias_info is None]
+            if len(op._schema.returns) == 1 and len(returned) > 1:
+                fresh = returned
+            for v, w in zip(full, written, strict=True):
+                if w:
+                    fresh.extend(v if isinstance(v, list) else [v])
+            return fresh
+
+        traced = run if not any(written) else torch.func.functionalize(run, remove="mutations_and_views")
+        module = make_fx(traced, decomposition_table=table())(*tensors)
+        if any(isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable for n in module.graph.nodes):
+            module = make_fx(torch.func.functionalize(module, remove="mutations_and_views"), decomposition_table=table())(*tensors)
+    module.graph.eliminate_dead_code()
+    return _build(row_name(op), module, tensors, where)
+
+
+def _build(name: str, module: torch.fx.GraphModule, tensors: list[torch.Tensor], where: list[tuple[int, int]]) -> int:
+    builder = GraphBuilder(name)
+    place = 0
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            builder.input(node, *where[place], tensors[place])
+            place += 1
+        elif node.op == "get_attr":
+            builder.constant(node, getattr(module, str(node.target)))
+        elif node.op == "call_function":
+            builder.call(node)
+        elif node.op == "output":
+            return builder.finish(node.args[0])
+    raise Untraceable("the trace has no output")
+
+
+def decompose(name: str, overload: str, args: list[Any]) -> int:
+    """The graph of one signature of an op.
+
+    Args:
+        name: ``lerp``; overload: ``Scalar_out``, or empty.
+        args: the call's arguments; a tensor as (dtype's number, sizes), a dtype as ("dtype", number).
+
+    Returns:
+        The graph's op id; -1 if this signature cannot be traced or lowered; -2 if no signature of the op can.
+    """
+    key = f"{name}.{overload}{args!r}"
+    if key in _graphs:
+        return _graphs[key]
+    op = getattr(getattr(torch.ops.aten, name), overload or "default")
+    functional = _functional(op)
+    if table().find(op) is None and (functional is None or table().find(functional) is None and row_name(functional) not in table().rows):
+        return NEVER
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    try:
+        with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+            graph = _trace(op, args)
+    except Exception as e:  # whatever tracing meets, the call can still run on the cpu
+        failures[key] = e
+        graph = NONE
+    _graphs[key] = graph
+    return graph
+
+
+failures: dict[str, Exception] = {}
+"""Why a signature was not traced, for bug reports."""
+
+
+def _functional(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """The overload without out= or in-place writes that computes the same."""
+    schema = op._schema
+    if not schema.is_mutable:
+        return op
+    base, overload = schema.name.removeprefix("aten::"), schema.overload_name
+    outs = any(a.kwarg_only and a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+    if not outs and base.endswith("_"):
+        base = base[:-1]
+    packet = getattr(torch.ops.aten, base, None)
+    if packet is None:
+        return None
+    wanted = [(a.name, str(a.type)) for a in schema.arguments if not (a.kwarg_only and a.alias_info is not None)]
+    for candidate in packet.overloads():
+        found = getattr(packet, candidate)
+        if not found._schema.is_mutable and (candidate == (overload or "default") or [(a.name, str(a.type)) for a in found._schema.arguments] == wanted):
+            return found
+    return None
