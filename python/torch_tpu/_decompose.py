@@ -1,7 +1,7 @@
 """PyTorch's decomposition of an op that has no row, traced once per signature into one graph.
 
-The adapter calls :func:`decompose` on the first call of a signature. The op is traced on fake ``tpu`` tensors with every op that has no
-row decomposed in turn, and the trace becomes a graph of the core's, which is compiled as one program.
+The adapter calls :func:`decompose` on the first call of a signature. The op is traced on fake ``tpu`` tensors with every op
+that has no row decomposed in turn, and the trace becomes a graph of the core's, which is compiled as one program.
 """
 
 from __future__ import annotations
@@ -212,7 +212,9 @@ def table() -> _Table:
     return _table
 
 
-def _split(args: list[Any], make: Callable[[int, tuple[int, ...]], torch.Tensor]) -> tuple[list[torch.Tensor], list[tuple[int, int]], list[Any]]:
+def _split(
+    args: list[Any], make: Callable[[int, tuple[int, ...]], torch.Tensor]
+) -> tuple[list[torch.Tensor], list[tuple[int, int]], list[Any]]:
     """Tensors of the call, (argument, entry) of each, and the arguments with each tensor replaced by its place in the list."""
     tensors: list[torch.Tensor] = []
     where: list[tuple[int, int]] = []
@@ -298,7 +300,7 @@ def decompose(name: str, overload: str, args: list[Any]) -> int:
         return _graphs[key]
     op = getattr(getattr(torch.ops.aten, name), overload or "default")
     functional = _functional(op)
-    if table().find(op) is None and (functional is None or table().find(functional) is None and row_name(functional) not in table().rows):
+    if functional is None or (table().find(functional) is None and row_name(functional) not in table().rows):
         return NEVER
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -331,6 +333,8 @@ def _functional(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     wanted = [(a.name, str(a.type)) for a in schema.arguments if not (a.kwarg_only and a.alias_info is not None)]
     for candidate in packet.overloads():
         found = getattr(packet, candidate)
-        if not found._schema.is_mutable and (candidate == (overload or "default") or [(a.name, str(a.type)) for a in found._schema.arguments] == wanted):
+        if not found._schema.is_mutable and (
+            candidate == (overload or "default") or [(a.name, str(a.type)) for a in found._schema.arguments] == wanted
+        ):
             return found
     return None
