@@ -20,6 +20,7 @@ constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 
 // ---- device.cpp
 ttc_device* device(c10::DeviceIndex index);  // opens it on first use
+bool any_open();                             // whether this process has opened a device
 c10::DeviceIndex current_device();
 inline c10::DeviceIndex resolve(c10::Device d) { return d.has_index() ? d.index() : current_device(); }
 c10::Allocator* allocator();

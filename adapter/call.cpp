@@ -7,7 +7,7 @@
 
 namespace tpu {
 
-Kind kind_of(const c10::Type &type) {
+Kind kind_of(const c10::Type& type) {
   switch (type.kind()) {
     case c10::TypeKind::OptionalType:
       return kind_of(*type.castRaw<c10::OptionalType>()->getElementType());
@@ -28,7 +28,7 @@ Kind kind_of(const c10::Type &type) {
     case c10::TypeKind::GeneratorType:
       return Kind::Generator;
     case c10::TypeKind::ListType: {
-      const auto &element = *type.castRaw<c10::ListType>()->getElementType();
+      const auto& element = *type.castRaw<c10::ListType>()->getElementType();
       switch (kind_of(element)) {
         case Kind::Tensor:
           return element.kind() == c10::TypeKind::OptionalType ? Kind::Indices : Kind::Tensors;
@@ -47,17 +47,15 @@ Kind kind_of(const c10::Type &type) {
   }
 }
 
-bool written(const c10::Argument &a) {
-  return a.alias_info() != nullptr && a.alias_info()->isWrite();
-}
+bool written(const c10::Argument& a) { return a.alias_info() != nullptr && a.alias_info()->isWrite(); }
 
-Overload study(const c10::FunctionSchema &s, uint32_t op, unsigned flags) {
+Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags) {
   Overload o;
   o.op = op;
   o.flags = flags;
   o.nstack = static_cast<uint32_t>(s.arguments().size());
   for (uint32_t i = 0; i < o.nstack; i++) {
-    const auto &a = s.arguments()[i];
+    const auto& a = s.arguments()[i];
     Kind k = kind_of(*a.real_type());
     o.kinds.push_back(k);
     o.has_lists |= k == Kind::Tensors || k == Kind::Indices || k == Kind::Numbers || k == Kind::Ints || k == Kind::Bools;
@@ -76,7 +74,7 @@ Overload study(const c10::FunctionSchema &s, uint32_t op, unsigned flags) {
       o.generator = static_cast<int>(i);
     }
   }
-  for (const auto &r : s.returns()) {
+  for (const auto& r : s.returns()) {
     int from = -1;
     if (r.alias_info() != nullptr) {
       for (uint32_t w : o.written) {
@@ -92,7 +90,7 @@ Overload study(const c10::FunctionSchema &s, uint32_t op, unsigned flags) {
   return o;
 }
 
-ttc_scalar number(const c10::IValue &v) {
+ttc_scalar number(const c10::IValue& v) {
   if (v.isDouble()) {
     return {.kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = v.toDouble(), .im = 0};
   }
@@ -107,13 +105,12 @@ ttc_scalar number(const c10::IValue &v) {
     return {.kind = TTC_SCALAR_COMPLEX, .dtype = 0, .wrapped = 1, .i = 0, .re = z.real(), .im = z.imag()};
   }
   if (v.isSymFloat()) {
-    return {
-        .kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = v.toSymFloat().guard_float(__FILE__, __LINE__), .im = 0};
+    return {.kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = v.toSymFloat().guard_float(__FILE__, __LINE__), .im = 0};
   }
   return {.kind = TTC_SCALAR_INT, .dtype = 0, .wrapped = 1, .i = v.toSymInt().guard_int(__FILE__, __LINE__), .re = 0, .im = 0};
 }
 
-ttc_scalar number_of_tensor(const at::Tensor &t) {
+ttc_scalar number_of_tensor(const at::Tensor& t) {
   at::Scalar s = t.item();
   ttc_scalar n = number(c10::IValue(s));
   n.dtype = static_cast<uint8_t>(to_ttc(t.scalar_type()));
@@ -127,31 +124,31 @@ ttc_scalar number_of_tensor(const at::Tensor &t) {
 // --------------------------------------------------------------------------------------------------- inference by Meta
 
 namespace {
-at::Tensor to_meta(const at::Tensor &t) {
+at::Tensor to_meta(const at::Tensor& t) {
   if (!t.defined() || t.device().type() != kType) {
     return t;
   }
   return at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta));
 }
 
-c10::IValue to_meta(const c10::IValue &v, Kind kind) {
+c10::IValue to_meta(const c10::IValue& v, Kind kind) {
   if (v.isTensor()) {
     return to_meta(v.toTensor());
   }
   if (kind == Kind::Tensors) {
     c10::List<at::Tensor> out;
-    for (const auto &e : v.toListRef()) {
+    for (const auto& e : v.toListRef()) {
       out.push_back(to_meta(e.toTensor()));
     }
     return out;
   }
   if (kind == Kind::Indices && !v.isNone()) {
     c10::List<std::optional<at::Tensor>> out;
-    for (const auto &e : v.toListRef()) {
+    for (const auto& e : v.toListRef()) {
       if (e.isNone()) {
         out.push_back(std::nullopt);
       } else {
-        const at::Tensor &t = e.toTensor(); /* index lists may mix cpu and tpu */
+        const at::Tensor& t = e.toTensor(); /* index lists may mix cpu and tpu */
         out.push_back(t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t);
       }
     }
@@ -164,7 +161,7 @@ c10::IValue to_meta(const c10::IValue &v, Kind kind) {
 }
 }  // namespace
 
-ttc_spec spec_of(const at::Tensor &t) {
+ttc_spec spec_of(const at::Tensor& t) {
   ttc_spec s{};
   if (!t.defined()) {
     return s;  // TTC_DTYPE_INVALID: a result that was not asked for
@@ -184,20 +181,20 @@ ttc_spec spec_of(const at::Tensor &t) {
 }
 
 namespace {
-void specs_of(const c10::IValue &v, std::vector<ttc_spec> &out) {
+void specs_of(const c10::IValue& v, std::vector<ttc_spec>& out) {
   if (v.isTensor()) {
     out.push_back(spec_of(v.toTensor()));
   } else if (v.isNone()) {
     out.push_back(ttc_spec{});
   } else if (v.isList()) {
-    for (const auto &e : v.toListRef()) {
+    for (const auto& e : v.toListRef()) {
       specs_of(e, out);
     }
   }
 }
 }  // namespace
 
-Inference infer_by_meta(const c10::OperatorHandle &handle, const Overload &o, c10::ArrayRef<c10::IValue> args) {
+Inference infer_by_meta(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
   Inference result;
   torch::jit::Stack stack;
   stack.reserve(args.size());
@@ -219,7 +216,7 @@ Inference infer_by_meta(const c10::OperatorHandle &handle, const Overload &o, c1
     if (!o.has_out || w < o.ncall) {
       continue;
     }
-    auto fix = [&](const at::Tensor &out, const at::Tensor &meta) {
+    auto fix = [&](const at::Tensor& out, const at::Tensor& meta) {
       if (out.sizes() != meta.sizes()) {
         at::native::resize_output(out, meta.sizes());
         result.resized = true;
@@ -241,13 +238,13 @@ Inference infer_by_meta(const c10::OperatorHandle &handle, const Overload &o, c1
   return result;
 }
 
-void give_back(const Overload &o, torch::jit::Stack *stack, ttc_result &res, c10::DeviceIndex index) {
+void give_back(const Overload& o, torch::jit::Stack* stack, ttc_result& res, c10::DeviceIndex index) {
   c10::SmallVector<c10::IValue, 4> out;
   uint32_t k = 0;
   auto args = torch::jit::last(*stack, o.nstack);
   auto next = [&]() {
-    const ttc_spec &spec = res.specs[k];
-    ttc_store *store = res.stores[k++];
+    const ttc_spec& spec = res.specs[k];
+    ttc_store* store = res.stores[k++];
     return store != nullptr ? wrap(store, spec, index) : at::Tensor();
   };
   for (int r : o.returns) {
@@ -265,7 +262,7 @@ void give_back(const Overload &o, torch::jit::Stack *stack, ttc_result &res, c10
   }
   ttc_result_done(&res);
   torch::jit::drop(*stack, o.nstack);
-  for (auto &v : out) {
+  for (auto& v : out) {
     stack->push_back(std::move(v));
   }
 }

@@ -10,8 +10,8 @@ namespace tpu {
 
 enum class Kind : uint8_t { Tensor, Tensors, Indices, Number, Numbers, Int, Bool, Ints, Bools, Dtype, String, Generator, Skip };
 
-Kind kind_of(const c10::Type &type);
-bool written(const c10::Argument &a);
+Kind kind_of(const c10::Type& type);
+bool written(const c10::Argument& a);
 
 // What is known of one overload before any call.
 struct Overload {
@@ -37,36 +37,34 @@ struct Frame {
   c10::SmallVector<ttc_tensor, 12> tensors;
   c10::SmallVector<ttc_scalar, 12> scalars;
   c10::SmallVector<int64_t, 32> ints;
-  c10::SmallVector<const ttc_tensor *, 8> into;
+  c10::SmallVector<const ttc_tensor*, 8> into;
   std::vector<at::Tensor> held;  // temporaries that must outlive the call
   std::array<uint64_t, 2> rng{};
   c10::DeviceIndex index = -1;
 };
 
-Overload study(const c10::FunctionSchema &s, uint32_t op, unsigned flags);
+Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags);
 
-ttc_scalar number(const c10::IValue &v);
+ttc_scalar number(const c10::IValue& v);
 // A 0-d CPU tensor is a number with a dtype.
-ttc_scalar number_of_tensor(const at::Tensor &t);
-inline int64_t integer(const c10::IValue &v) {
-  return v.isInt() ? v.toInt() : v.toSymInt().guard_int(__FILE__, __LINE__);
-}
+ttc_scalar number_of_tensor(const at::Tensor& t);
+inline int64_t integer(const c10::IValue& v) { return v.isInt() ? v.toInt() : v.toSymInt().guard_int(__FILE__, __LINE__); }
 
 struct Describer {
-  const Overload &o;
-  Frame &f;
+  const Overload& o;
+  Frame& f;
 
-  ttc_tensor tensor(const at::Tensor &t) {
+  ttc_tensor tensor(const at::Tensor& t) {
     if (f.index < 0) {
       f.index = t.device().index();
     }
     return describe(t);
   }
 
-  [[noreturn]] void wrong_device(const at::Tensor &t) {
+  [[noreturn]] void wrong_device(const at::Tensor& t) {
     TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, tpu:",
-                static_cast<int>(f.index < 0 ? current_device() : f.index), " and ", t.device(), "! (when checking arguments of ",
-                name(), ")");
+                static_cast<int>(f.index < 0 ? current_device() : f.index), " and ", t.device(), "! (when checking arguments of ", name(),
+                ")");
   }
 
   std::string name() const {
@@ -74,12 +72,12 @@ struct Describer {
     return ttc_op_get(o.op, &info) ? info.name : "?";
   }
 
-  void add_tensor(const c10::IValue &v) {
+  void add_tensor(const c10::IValue& v) {
     if (v.isNone()) {
       f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
       return;
     }
-    const at::Tensor &t = v.toTensor();
+    const at::Tensor& t = v.toTensor();
     if (!t.defined()) {
       f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
     } else if (t.device().type() == kType) {
@@ -93,14 +91,14 @@ struct Describer {
     }
   }
 
-  void add_tensors(const c10::IValue &v, bool indices) {
+  void add_tensors(const c10::IValue& v, bool indices) {
     if (v.isNone()) {
       f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
       return;
     }
     auto list = v.toListRef();
     size_t first = f.tensors.size();
-    for (const auto &e : list) {
+    for (const auto& e : list) {
       at::Tensor t = e.isNone() ? at::Tensor() : e.toTensor();
       if (t.defined() && t.device().type() != kType) {
         if (!t.is_cpu() || !(indices || t.dim() == 0)) {
@@ -114,7 +112,7 @@ struct Describer {
     f.args.push_back({.kind = TTC_ARG_TENSORS, .n = static_cast<uint32_t>(list.size()), .tensor = f.tensors.data() + first});
   }
 
-  void add_list(const c10::IValue &v, Kind kind) {
+  void add_list(const c10::IValue& v, Kind kind) {
     if (v.isNone()) {
       f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
       return;
@@ -128,20 +126,20 @@ struct Describer {
     auto n = static_cast<uint32_t>(list.size());
     if (kind == Kind::Numbers) {
       size_t first = f.scalars.size();
-      for (const auto &e : list) {
+      for (const auto& e : list) {
         f.scalars.push_back(number(e));
       }
       f.args.push_back({.kind = TTC_ARG_SCALARS, .n = n, .scalar = f.scalars.data() + first});
       return;
     }
     size_t first = f.ints.size();
-    for (const auto &e : list) {
+    for (const auto& e : list) {
       f.ints.push_back(e.isBool() ? static_cast<int64_t>(e.toBool()) : integer(e));
     }
     f.args.push_back({.kind = TTC_ARG_INTS, .n = n, .ints = f.ints.data() + first});
   }
 
-  void add(const c10::IValue &v, Kind kind) {
+  void add(const c10::IValue& v, Kind kind) {
     switch (kind) {
       case Kind::Tensor:
         return add_tensor(v);
@@ -172,7 +170,7 @@ struct Describer {
         f.args.push_back({.kind = TTC_ARG_DTYPE, .n = 0, .i = to_ttc(static_cast<at::ScalarType>(v.toInt()))});
         break;
       case Kind::String: {
-        const std::string &s = v.toStringRef();
+        const std::string& s = v.toStringRef();
         f.args.push_back({.kind = TTC_ARG_STRING, .n = static_cast<uint32_t>(s.size()), .str = s.data()});
         break;
       }
@@ -185,7 +183,7 @@ struct Describer {
   // Pointers into the arrays are kept, so their final sizes are reserved first.
   void reserve(c10::ArrayRef<c10::IValue> args) {
     size_t tensors = 2 * args.size(), scalars = args.size(), ints = args.size();
-    for (const auto &v : args) {
+    for (const auto& v : args) {
       if (v.isList()) {
         size_t n = v.toListRef().size();
         tensors += 2 * n;
@@ -198,14 +196,14 @@ struct Describer {
     f.ints.reserve(ints);
   }
 
-  void add_into(const c10::IValue &v) {
+  void add_into(const c10::IValue& v) {
     if (v.isTensor()) {
-      const at::Tensor &t = v.toTensor();
+      const at::Tensor& t = v.toTensor();
       TORCH_CHECK(t.device().type() == kType, "Expected out tensor to be on tpu, but got ", t.device(), " (", name(), ")");
       f.tensors.push_back(tensor(t));
       f.into.push_back(&f.tensors.back());
     } else if (v.isList()) {
-      for (const auto &e : v.toListRef()) {
+      for (const auto& e : v.toListRef()) {
         f.tensors.push_back(tensor(e.toTensor()));
         f.into.push_back(&f.tensors.back());
       }
@@ -245,7 +243,7 @@ struct Describer {
 
   void add_rng(c10::ArrayRef<c10::IValue> args) {
     uint64_t count = 4;
-    for (const auto &t : f.tensors) {
+    for (const auto& t : f.tensors) {
       uint64_t n = 1;
       for (int k = 0; k < t.ndim; k++) {
         n *= static_cast<uint64_t>(t.sizes[k]);
@@ -276,18 +274,20 @@ struct Inference {
   std::vector<ttc_spec> specs;
   bool resized = false;  // an out= tensor was given its proper size: describe the call again
 };
-Inference infer_by_meta(const c10::OperatorHandle &handle, const Overload &o, c10::ArrayRef<c10::IValue> args);
-ttc_spec spec_of(const at::Tensor &t);
+Inference infer_by_meta(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args);
+ttc_spec spec_of(const at::Tensor& t);
 
 // Put a call's results on the stack in place of its arguments.
-void give_back(const Overload &o, torch::jit::Stack *stack, ttc_result &res, c10::DeviceIndex index);
+void give_back(const Overload& o, torch::jit::Stack* stack, ttc_result& res, c10::DeviceIndex index);
 
 // ---- fall.cpp
 // A call that no row covers: as one program of PyTorch's decomposition, or on the cpu. `why` goes into the warning.
-void fall_through(const c10::OperatorHandle &handle, torch::jit::Stack *stack, const std::string &why);
+void fall_through(const c10::OperatorHandle& handle, torch::jit::Stack* stack, const std::string& why);
+// The same if such a program exists already; true: done. A row that has refused a signature asks this before it tries another.
+bool fall_through_known(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
 // ---- graph.cpp
 // PyTorch's decomposition of this call as a graph's op id; -1: this signature has none, -2: no signature of this op has one.
-int64_t decompose(const c10::OperatorHandle &handle, const Overload &o, c10::ArrayRef<c10::IValue> args);
+int64_t decompose(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args);
 
 }  // namespace tpu

@@ -23,6 +23,10 @@ void release_store(void* ctx) { ttc_store_release(static_cast<ttc_store*>(ctx));
 
 c10::DeviceIndex current_device() { return current; }
 
+bool any_open() {
+  return std::any_of(devices.begin(), devices.end(), [](const auto& d) { return d.load() != nullptr; });
+}
+
 ttc_device* device(c10::DeviceIndex index) {
   if (index >= 0 && index < kMaxDevices) {
     ttc_device* dev = devices[index].load(std::memory_order_acquire);

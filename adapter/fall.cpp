@@ -17,8 +17,8 @@ std::mutex fallback_mutex;
 std::map<std::string, uint64_t> fallback_counts;
 std::atomic<bool> fallback_is_error{false};
 
-void run_on_cpu(const c10::OperatorHandle &handle, torch::jit::Stack *stack, const std::string &why) {
-  const auto &schema = handle.schema();
+void run_on_cpu(const c10::OperatorHandle& handle, torch::jit::Stack* stack, const std::string& why) {
+  const auto& schema = handle.schema();
   std::string name = schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
   TORCH_CHECK_NOT_IMPLEMENTED(!fallback_is_error.load(), "the operator '", name, "' is not implemented for the tpu device", why,
                               ", and running on the cpu instead is switched off (torch.tpu.set_fallback)");
@@ -45,26 +45,26 @@ void run_on_cpu(const c10::OperatorHandle &handle, torch::jit::Stack *stack, con
 // runs with the graph that Python traced for the signature: Python is met only by a signature's first call.
 class Fallen {
  public:
-  explicit Fallen(const c10::FunctionSchema &schema) : overload(study(schema, 0, 0)), name(schema.name().substr(6)) {
+  explicit Fallen(const c10::FunctionSchema& schema) : overload(study(schema, 0, 0)), name(schema.name().substr(6)) {
     if (!schema.overload_name().empty()) {
       name += "." + schema.overload_name();
     }
     // A graph makes fresh results: a view must not become a copy. Random numbers are not drawn inside graphs.
     bool fit = overload.generator < 0 && !schema.returns().empty();
-    for (const auto &r : schema.returns()) {
+    for (const auto& r : schema.returns()) {
       Kind k = kind_of(*r.type());
       fit &= (k == Kind::Tensor || k == Kind::Tensors) && (r.alias_info() == nullptr || r.alias_info()->isWrite());
     }
     possible = fit;
   }
 
-  // False: run it on the cpu. `why` says more for the warning.
-  bool run(const c10::OperatorHandle &handle, torch::jit::Stack *stack, std::string &why) {
+  // False: not run. `why` says more for the warning; NULL: only if the signature's program exists.
+  bool run(const c10::OperatorHandle& handle, torch::jit::Stack* stack, std::string* why) {
     if (!possible.load(std::memory_order_relaxed)) {
       return false;
     }
     auto args = torch::jit::last(*stack, overload.nstack);
-    const Overload &o = with_static(static_numbers(args));
+    const Overload& o = with_static(static_numbers(args));
     Frame f;
     Describer d{o, f};
     d.describe_call(args);
@@ -73,11 +73,14 @@ class Fallen {
     ttc_error err;
     err.op[0] = '\0';
     ttc_status st = ttc_call_run(device(f.index), &call, &res, &err);
+    if (st == TTC_NOT_FOUND && why == nullptr) {
+      return false;
+    }
     if (st == TTC_NOT_FOUND) {
       st = define(handle, d, args, &res, &err);
       if (st == TTC_UNIMPLEMENTED) {
         if (err.message[0] != '\0') {
-          why = std::string(" (") + err.message + ")";
+          *why = std::string(" (") + err.message + ")";
         }
         return false;
       }
@@ -109,7 +112,7 @@ class Fallen {
     return mask;
   }
 
-  const Overload &with_static(uint64_t mask) {
+  const Overload& with_static(uint64_t mask) {
     std::lock_guard<std::mutex> lock(mutex);
     auto [it, fresh] = declared.try_emplace(mask, overload);
     if (fresh) {
@@ -118,13 +121,12 @@ class Fallen {
     return it->second;
   }
 
-  ttc_status define(const c10::OperatorHandle &handle, Describer &d, c10::ArrayRef<c10::IValue> args, ttc_result *res,
-                    ttc_error *err) {
+  ttc_status define(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, ttc_result* res, ttc_error* err) {
     err->message[0] = '\0';
     Inference found;
     try {
       found = infer_by_meta(handle, overload, args);
-    } catch (const c10::NotImplementedError &) {
+    } catch (const c10::NotImplementedError&) {
       return TTC_UNIMPLEMENTED;
     }
     if (found.resized) {
@@ -142,8 +144,7 @@ class Fallen {
     }
     ttc_call call = d.call();
     ttc_graph_choose(static_cast<uint32_t>(graph));
-    ttc_status st =
-        ttc_call_define(device(d.f.index), &call, static_cast<uint32_t>(found.specs.size()), found.specs.data(), res, err);
+    ttc_status st = ttc_call_define(device(d.f.index), &call, static_cast<uint32_t>(found.specs.size()), found.specs.data(), res, err);
     ttc_graph_choose(UINT32_MAX);
     if (st == TTC_UNIMPLEMENTED) {
       std::lock_guard<std::mutex> lock(mutex);
@@ -153,14 +154,14 @@ class Fallen {
   }
 };
 
-Fallen *fallen(const c10::FunctionSchema &schema) {
+Fallen* fallen(const c10::FunctionSchema& schema) {
   static std::mutex mutex;
-  static std::map<const c10::FunctionSchema *, std::unique_ptr<Fallen>> all;
+  static std::map<const c10::FunctionSchema*, std::unique_ptr<Fallen>> all;
   if (schema.name().rfind("aten::", 0) != 0) {
     return nullptr;
   }
   std::lock_guard<std::mutex> lock(mutex);
-  auto &f = all[&schema];
+  auto& f = all[&schema];
   if (f == nullptr) {
     f = std::make_unique<Fallen>(schema);
   }
@@ -169,10 +170,15 @@ Fallen *fallen(const c10::FunctionSchema &schema) {
 
 }  // namespace
 
-void fall_through(const c10::OperatorHandle &handle, torch::jit::Stack *stack, const std::string &why) {
-  Fallen *f = fallen(handle.schema());
+bool fall_through_known(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
+  Fallen* f = fallen(handle.schema());
+  return f != nullptr && f->run(handle, stack, nullptr);
+}
+
+void fall_through(const c10::OperatorHandle& handle, torch::jit::Stack* stack, const std::string& why) {
+  Fallen* f = fallen(handle.schema());
   std::string reason = why;
-  if (f == nullptr || !f->run(handle, stack, reason)) {
+  if (f == nullptr || !f->run(handle, stack, &reason)) {
     run_on_cpu(handle, stack, reason);
   }
 }
@@ -187,8 +193,6 @@ void reset_fallbacks() {
   fallback_counts.clear();
 }
 
-void set_fallback_is_error(bool on) {
-  fallback_is_error = on;
-}
+void set_fallback_is_error(bool on) { fallback_is_error = on; }
 
 }  // namespace tpu

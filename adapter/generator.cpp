@@ -2,6 +2,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GeneratorImpl.h>
+#include <torch/library.h>
 
 #include <array>
 #include <cstring>
@@ -82,6 +83,12 @@ std::pair<uint64_t, uint64_t> reserve_random(const std::optional<at::Generator>&
   uint64_t offset = g.get_offset();
   g.set_offset(offset + (count + 3) / 4 * 4);
   return {g.current_seed(), offset};
+}
+
+// How Python gets the device's own generators: torch.tpu.default_generators.
+TORCH_LIBRARY_FRAGMENT(tpu, m) {
+  m.def("default_generator(int index) -> Generator",
+        [](int64_t index) { return default_generator(static_cast<c10::DeviceIndex>(index)); });
 }
 
 }  // namespace tpu

@@ -17,35 +17,31 @@ namespace tpu {
 
 namespace {
 
-const char *const kCapsule = "torch_tpu.graph";
+const char* const kCapsule = "torch_tpu.graph";
 
 // A graph under construction with what its nodes need to know of its values.
 struct Building {
-  ttc_graph *graph = nullptr;
+  ttc_graph* graph = nullptr;
   std::vector<ttc_spec> values;
   ~Building() { ttc_graph_free(graph); }
 };
 
-Building *building(PyObject *capsule) {
-  return static_cast<Building *>(PyCapsule_GetPointer(capsule, kCapsule));
-}
-void destroy(PyObject *capsule) {
-  delete building(capsule);
-}
+Building* building(PyObject* capsule) { return static_cast<Building*>(PyCapsule_GetPointer(capsule, kCapsule)); }
+void destroy(PyObject* capsule) { delete building(capsule); }
 
-PyObject *raise_python(const ttc_error &err) {
+PyObject* raise_python(const ttc_error& err) {
   PyErr_SetString(err.code == TTC_UNIMPLEMENTED ? PyExc_NotImplementedError : PyExc_RuntimeError, err.message);
   return nullptr;
 }
 
 // (dtype, sizes) -> spec; None -> a result that is not wanted.
-bool read_spec(PyObject *o, ttc_spec *s) {
+bool read_spec(PyObject* o, ttc_spec* s) {
   *s = ttc_spec{};
   if (o == Py_None) {
     return true;
   }
   int dtype = 0;
-  PyObject *sizes = nullptr;
+  PyObject* sizes = nullptr;
   if (!PyArg_ParseTuple(o, "iO!", &dtype, &PyTuple_Type, &sizes)) {
     return false;
   }
@@ -64,7 +60,7 @@ bool read_spec(PyObject *o, ttc_spec *s) {
   return PyErr_Occurred() == nullptr;
 }
 
-bool read_number(PyObject *o, ttc_scalar *s) {
+bool read_number(PyObject* o, ttc_scalar* s) {
   *s = ttc_scalar{};
   s->wrapped = 1;
   if (PyBool_Check(o)) {
@@ -81,8 +77,8 @@ bool read_number(PyObject *o, ttc_scalar *s) {
     s->re = PyComplex_RealAsDouble(o);
     s->im = PyComplex_ImagAsDouble(o);
   } else if (PyTuple_Check(o)) {
-    const char *tag = nullptr;
-    PyObject *first = nullptr;
+    const char* tag = nullptr;
+    PyObject* first = nullptr;
     int second = 0;
     if (!PyArg_ParseTuple(o, "sOi", &tag, &first, &second)) {
       return false;
@@ -103,13 +99,13 @@ bool read_number(PyObject *o, ttc_scalar *s) {
 
 // One node's arguments; deques keep what the structs point at in place.
 struct Node {
-  const Building &g;
+  const Building& g;
   std::vector<ttc_arg> args;
   std::deque<std::vector<ttc_tensor>> tensors;
   std::deque<std::vector<ttc_scalar>> scalars;
   std::deque<std::vector<int64_t>> ints;
 
-  bool tensor(PyObject *o, ttc_tensor *t) {
+  bool tensor(PyObject* o, ttc_tensor* t) {
     *t = ttc_tensor{nullptr, nullptr, nullptr, 0, -1, 0, 0};
     if (o == Py_None) {
       return true;
@@ -119,33 +115,32 @@ struct Node {
       PyErr_Format(PyExc_ValueError, "%R is no value of this graph", o);
       return false;
     }
-    const ttc_spec &s = g.values[static_cast<size_t>(id)];
-    *t = ttc_tensor{
-        nullptr, s.sizes, s.strides, 0, static_cast<int32_t>(id), static_cast<uint8_t>(s.dtype), static_cast<uint8_t>(s.ndim)};
+    const ttc_spec& s = g.values[static_cast<size_t>(id)];
+    *t = ttc_tensor{nullptr, s.sizes, s.strides, 0, static_cast<int32_t>(id), static_cast<uint8_t>(s.dtype), static_cast<uint8_t>(s.ndim)};
     return true;
   }
 
-  bool add_list(PyObject *o, Kind kind) {
-    PyObject *fast = PySequence_Fast(o, "expected a list");
+  bool add_list(PyObject* o, Kind kind) {
+    PyObject* fast = PySequence_Fast(o, "expected a list");
     if (fast == nullptr) {
       return false;
     }
     auto n = static_cast<size_t>(PySequence_Fast_GET_SIZE(fast));
     bool ok = true;
-    auto each = [&](auto &list, auto &&read) {
+    auto each = [&](auto& list, auto&& read) {
       list.resize(n);
       for (size_t k = 0; ok && k < n; k++) {
         ok = read(PySequence_Fast_GET_ITEM(fast, static_cast<Py_ssize_t>(k)), &list[k]);
       }
     };
     if (kind == Kind::Tensors || kind == Kind::Indices) {
-      each(tensors.emplace_back(), [&](PyObject *e, ttc_tensor *t) { return tensor(e, t); });
+      each(tensors.emplace_back(), [&](PyObject* e, ttc_tensor* t) { return tensor(e, t); });
       args.push_back({.kind = TTC_ARG_TENSORS, .n = static_cast<uint32_t>(n), .tensor = tensors.back().data()});
     } else if (kind == Kind::Numbers) {
       each(scalars.emplace_back(), read_number);
       args.push_back({.kind = TTC_ARG_SCALARS, .n = static_cast<uint32_t>(n), .scalar = scalars.back().data()});
     } else {
-      each(ints.emplace_back(), [](PyObject *e, int64_t *i) {
+      each(ints.emplace_back(), [](PyObject* e, int64_t* i) {
         *i = PyLong_AsLongLong(e);
         return PyErr_Occurred() == nullptr;
       });
@@ -155,7 +150,7 @@ struct Node {
     return ok;
   }
 
-  bool add(PyObject *o, Kind kind) {
+  bool add(PyObject* o, Kind kind) {
     if (o == Py_None || kind == Kind::Skip || kind == Kind::Generator) {
       args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
       return true;
@@ -182,7 +177,7 @@ struct Node {
         return read_number(o, scalars.back().data());
       case Kind::String: {
         Py_ssize_t n = 0;
-        const char *s = PyUnicode_AsUTF8AndSize(o, &n);
+        const char* s = PyUnicode_AsUTF8AndSize(o, &n);
         args.push_back({.kind = TTC_ARG_STRING, .n = static_cast<uint32_t>(n), .str = s});
         return s != nullptr;
       }
@@ -199,20 +194,20 @@ struct Node {
 
 // -------------------------------------------------------------------------------------------------- asking for a trace
 
-PyObject *decomposer = nullptr;  // guarded by the GIL
+PyObject* decomposer = nullptr;  // guarded by the GIL
 
-PyObject *describe_tensor(const at::Tensor &t) {
+PyObject* describe_tensor(const at::Tensor& t) {
   if (!t.defined()) {
     return Py_NewRef(Py_None);
   }
-  PyObject *sizes = PyTuple_New(t.dim());
+  PyObject* sizes = PyTuple_New(t.dim());
   for (int64_t k = 0; k < t.dim(); k++) {
     PyTuple_SET_ITEM(sizes, k, PyLong_FromLongLong(t.size(k)));
   }
   return Py_BuildValue("(iN)", static_cast<int>(to_ttc(t.scalar_type())), sizes);
 }
 
-PyObject *number_to_python(const ttc_scalar &s) {
+PyObject* number_to_python(const ttc_scalar& s) {
   switch (s.kind) {
     case TTC_SCALAR_FLOAT:
       return PyFloat_FromDouble(s.re);
@@ -226,18 +221,18 @@ PyObject *number_to_python(const ttc_scalar &s) {
 }
 
 // A tensor becomes (dtype, sizes), a dtype ("dtype", number); lists are lists; what a graph does not see is None.
-PyObject *to_python(const c10::IValue &v, Kind kind) {
+PyObject* to_python(const c10::IValue& v, Kind kind) {
   if (v.isNone() || kind == Kind::Skip || kind == Kind::Generator) {
     return Py_NewRef(Py_None);
   }
   if (v.isTensor()) {
-    const at::Tensor &t = v.toTensor();
+    const at::Tensor& t = v.toTensor();
     bool wrapped = t.defined() && t.device().type() != kType && t.unsafeGetTensorImpl()->is_wrapped_number();
     return wrapped ? number_to_python(number_of_tensor(t)) : describe_tensor(t);
   }
   if (v.isList()) {
     auto list = v.toListRef();
-    PyObject *out = PyList_New(static_cast<Py_ssize_t>(list.size()));
+    PyObject* out = PyList_New(static_cast<Py_ssize_t>(list.size()));
     for (size_t k = 0; k < list.size(); k++) {
       PyList_SET_ITEM(out, static_cast<Py_ssize_t>(k), to_python(list[k], Kind::Number));
     }
@@ -258,7 +253,7 @@ PyObject *to_python(const c10::IValue &v, Kind kind) {
 std::mutex finished_mutex;
 std::map<int64_t, std::vector<ttc_spec>> finished;
 
-std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor> &inputs, const c10::List<double> &numbers) {
+std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor>& inputs, const c10::List<double>& numbers) {
   std::vector<ttc_spec> specs;
   {
     std::lock_guard<std::mutex> lock(finished_mutex);
@@ -282,15 +277,12 @@ std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor> &inp
     }
   }
   for (size_t i = 0; i < numbers.size(); i++) {
-    ttc_scalar &s = scalars[inputs.size() + i];
+    ttc_scalar& s = scalars[inputs.size() + i];
     s = {.kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = numbers.get(i), .im = 0};
     args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &s});
   }
-  ttc_call call = {.op = static_cast<uint32_t>(op),
-                   .narg = static_cast<uint32_t>(args.size()),
-                   .args = args.data(),
-                   .ninto = 0,
-                   .into = nullptr};
+  ttc_call call = {
+      .op = static_cast<uint32_t>(op), .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .ninto = 0, .into = nullptr};
   ttc_result res;
   ttc_error err;
   err.op[0] = '\0';
@@ -309,19 +301,19 @@ std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor> &inp
 
 }  // namespace
 
-int64_t decompose(const c10::OperatorHandle &handle, const Overload &o, c10::ArrayRef<c10::IValue> args) {
+int64_t decompose(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
   if (Py_IsInitialized() == 0) {
     return -1;
   }
   PyGILState_STATE gil = PyGILState_Ensure();
   int64_t graph = -2;
   if (decomposer != nullptr) {
-    PyObject *list = PyList_New(static_cast<Py_ssize_t>(args.size()));
+    PyObject* list = PyList_New(static_cast<Py_ssize_t>(args.size()));
     for (size_t i = 0; i < args.size(); i++) {
       PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), to_python(args[i], o.kinds[i]));
     }
-    const auto &s = handle.schema();
-    PyObject *got = PyObject_CallFunction(decomposer, "ssN", s.name().c_str() + 6, s.overload_name().c_str(), list);
+    const auto& s = handle.schema();
+    PyObject* got = PyObject_CallFunction(decomposer, "ssN", s.name().c_str() + 6, s.overload_name().c_str(), list);
     graph = got != nullptr ? PyLong_AsLongLong(got) : -1;
     Py_XDECREF(got);
     PyErr_Clear();
@@ -330,17 +322,17 @@ int64_t decompose(const c10::OperatorHandle &handle, const Overload &o, c10::Arr
   return graph;
 }
 
-PyObject *py_set_decomposer(PyObject *, PyObject *fn) {
+PyObject* py_set_decomposer(PyObject*, PyObject* fn) {
   Py_XSETREF(decomposer, Py_NewRef(fn));
   Py_RETURN_NONE;
 }
 
-PyObject *py_graph_new(PyObject *, PyObject *name) {
-  const char *text = PyUnicode_AsUTF8(name);
+PyObject* py_graph_new(PyObject*, PyObject* name) {
+  const char* text = PyUnicode_AsUTF8(name);
   if (text == nullptr) {
     return nullptr;
   }
-  auto *g = new Building;
+  auto* g = new Building;
   g->graph = ttc_graph_new(text);
   if (g->graph == nullptr) {
     delete g;
@@ -349,11 +341,11 @@ PyObject *py_graph_new(PyObject *, PyObject *name) {
   return PyCapsule_New(g, kCapsule, destroy);
 }
 
-PyObject *py_graph_input(PyObject *, PyObject *args) {
+PyObject* py_graph_input(PyObject*, PyObject* args) {
   PyObject *capsule = nullptr, *spec = nullptr;
   unsigned arg = 0, k = 0;
   ttc_spec s;
-  Building *g = nullptr;
+  Building* g = nullptr;
   if (!PyArg_ParseTuple(args, "OIIO", &capsule, &arg, &k, &spec) || (g = building(capsule)) == nullptr || !read_spec(spec, &s)) {
     return nullptr;
   }
@@ -365,10 +357,10 @@ PyObject *py_graph_input(PyObject *, PyObject *args) {
   return PyLong_FromLong(id);
 }
 
-PyObject *py_graph_node(PyObject *, PyObject *args) {
+PyObject* py_graph_node(PyObject*, PyObject* args) {
   PyObject *capsule = nullptr, *values = nullptr, *results = nullptr;
-  const char *name = nullptr;
-  Building *g = nullptr;
+  const char* name = nullptr;
+  Building* g = nullptr;
   if (!PyArg_ParseTuple(args, "OsO!O!", &capsule, &name, &PyList_Type, &values, &PyList_Type, &results) ||
       (g = building(capsule)) == nullptr) {
     return nullptr;
@@ -381,7 +373,7 @@ PyObject *py_graph_node(PyObject *, PyObject *args) {
   if (op == UINT32_MAX || !handle) {
     return PyErr_Format(PyExc_NotImplementedError, "there is no row %s", name);
   }
-  const auto &formal = handle->schema().arguments();
+  const auto& formal = handle->schema().arguments();
   Node node{*g, {}, {}, {}, {}};
   for (size_t i = 0; i < formal.size() && i < static_cast<size_t>(PyList_GET_SIZE(values)); i++) {
     if (!node.add(PyList_GET_ITEM(values, static_cast<Py_ssize_t>(i)), kind_of(*formal[i].real_type()))) {
@@ -395,25 +387,24 @@ PyObject *py_graph_node(PyObject *, PyObject *args) {
     }
   }
   std::vector<int32_t> ids(specs.size());
-  ttc_call call = {
-      .op = op, .narg = static_cast<uint32_t>(node.args.size()), .args = node.args.data(), .ninto = 0, .into = nullptr};
+  ttc_call call = {.op = op, .narg = static_cast<uint32_t>(node.args.size()), .args = node.args.data(), .ninto = 0, .into = nullptr};
   ttc_error err;
   if (ttc_graph_node(g->graph, &call, static_cast<uint32_t>(specs.size()), specs.data(), ids.data(), &err) != TTC_OK) {
     return raise_python(err);
   }
   g->values.insert(g->values.end(), specs.begin(), specs.end());
-  PyObject *out = PyList_New(0);
+  PyObject* out = PyList_New(0);
   for (int32_t id : ids) {
-    PyObject *o = PyLong_FromLong(id);
+    PyObject* o = PyLong_FromLong(id);
     PyList_Append(out, o);
     Py_DECREF(o);
   }
   return out;
 }
 
-PyObject *py_graph_finish(PyObject *, PyObject *args) {
+PyObject* py_graph_finish(PyObject*, PyObject* args) {
   PyObject *capsule = nullptr, *results = nullptr;
-  Building *g = nullptr;
+  Building* g = nullptr;
   if (!PyArg_ParseTuple(args, "OO!", &capsule, &PyList_Type, &results) || (g = building(capsule)) == nullptr) {
     return nullptr;
   }
@@ -438,11 +429,7 @@ PyObject *py_graph_finish(PyObject *, PyObject *args) {
   return PyLong_FromUnsignedLong(op);
 }
 
-TORCH_LIBRARY(tpu, m) {
-  m.def("run_graph(int op, Tensor[] inputs, float[] numbers) -> Tensor[]");
-}
-TORCH_LIBRARY_IMPL(tpu, PrivateUse1, m) {
-  m.impl("run_graph", run_graph);
-}
+TORCH_LIBRARY(tpu, m) { m.def("run_graph(int op, Tensor[] inputs, float[] numbers) -> Tensor[]"); }
+TORCH_LIBRARY_IMPL(tpu, PrivateUse1, m) { m.impl("run_graph", run_graph); }
 
 }  // namespace tpu

@@ -4,6 +4,7 @@
 // own Meta kernel says what the results look like (and raises PyTorch's own errors), and the core lowers the call.
 #include <torch/library.h>
 
+#include <atomic>
 #include <map>
 #include <set>
 
@@ -13,17 +14,16 @@ namespace tpu {
 
 namespace {
 
-void fallback(const c10::OperatorHandle &handle, torch::jit::Stack *stack) {
-  fall_through(handle, stack, "");
-}
+void fallback(const c10::OperatorHandle& handle, torch::jit::Stack* stack) { fall_through(handle, stack, ""); }
 
 // ---------------------------------------------------------------------------------------------------------- the kernel
 
 struct Kernel final : c10::OperatorKernel {
   explicit Kernel(Overload overload) : o(std::move(overload)) {}
   Overload o;
+  std::atomic<bool> refused{false};  // whether the row has refused a signature
 
-  void operator()(const c10::OperatorHandle &handle, c10::DispatchKeySet, torch::jit::Stack *stack) {
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
     Frame f;
     Describer d{o, f};
     auto args = torch::jit::last(*stack, o.nstack);
@@ -40,8 +40,12 @@ struct Kernel final : c10::OperatorKernel {
     err.op[0] = '\0';
     ttc_status st = ttc_call_run(device(f.index), &call, &res, &err);
     if (st == TTC_NOT_FOUND) {
+      if (refused.load(std::memory_order_relaxed) && fall_through_known(handle, stack)) {
+        return;
+      }
       st = miss(handle, d, args, &res, &err);
       if (st == TTC_UNIMPLEMENTED) {
+        refused = true;
         fall_through(handle, stack, std::string(" (") + err.message + ")");
         return;
       }
@@ -50,8 +54,7 @@ struct Kernel final : c10::OperatorKernel {
     give_back(o, stack, res, f.index);
   }
 
-  ttc_status miss(const c10::OperatorHandle &handle, Describer &d, c10::ArrayRef<c10::IValue> args, ttc_result *res,
-                  ttc_error *err) {
+  ttc_status miss(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, ttc_result* res, ttc_error* err) {
     ttc_call call = d.call();
     Inference found;
     if ((o.flags & TTC_OP_NO_META) != 0) {
@@ -65,7 +68,7 @@ struct Kernel final : c10::OperatorKernel {
     } else {
       try {
         found = infer_by_meta(handle, o, args);
-      } catch (const c10::NotImplementedError &e) {
+      } catch (const c10::NotImplementedError& e) {
         err->code = TTC_UNIMPLEMENTED;
         snprintf(err->message, sizeof err->message, "it has no shape inference");
         return TTC_UNIMPLEMENTED;
@@ -85,14 +88,14 @@ struct Kernel final : c10::OperatorKernel {
 
 // -------------------------------------------------------------------------------------------------------- registration
 
-bool is_factory_option(const c10::Argument &a) {
+bool is_factory_option(const c10::Argument& a) {
   return a.name() == "dtype" || a.name() == "layout" || a.name() == "device" || a.name() == "pin_memory";
 }
 
 // The types of the arguments that a call has, without out= ones.
-std::vector<c10::TypePtr> call_types(const c10::FunctionSchema &s, bool with_options) {
+std::vector<c10::TypePtr> call_types(const c10::FunctionSchema& s, bool with_options) {
   std::vector<c10::TypePtr> types;
-  for (const auto &a : s.arguments()) {
+  for (const auto& a : s.arguments()) {
     if (!(a.kwarg_only() && written(a)) && (with_options || !is_factory_option(a))) {
       types.push_back(a.real_type());
     }
@@ -100,12 +103,12 @@ std::vector<c10::TypePtr> call_types(const c10::FunctionSchema &s, bool with_opt
   return types;
 }
 
-bool same_types(const std::vector<c10::TypePtr> &a, const std::vector<c10::TypePtr> &b) {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const auto &x, const auto &y) { return *x == *y; });
+bool same_types(const std::vector<c10::TypePtr>& a, const std::vector<c10::TypePtr>& b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const auto& x, const auto& y) { return *x == *y; });
 }
 
-bool takes_tensors(const c10::FunctionSchema &s) {
-  for (const auto &a : s.arguments()) {
+bool takes_tensors(const c10::FunctionSchema& s) {
+  for (const auto& a : s.arguments()) {
     Kind k = kind_of(*a.real_type());
     if (k == Kind::Tensor || k == Kind::Tensors || k == Kind::Indices) {
       return true;
@@ -116,15 +119,15 @@ bool takes_tensors(const c10::FunctionSchema &s) {
 
 class Registrar {
  public:
-  explicit Registrar(torch::Library &library) : lib(library) {
-    for (const auto &name : c10::Dispatcher::singleton().getAllOpNames()) {
+  explicit Registrar(torch::Library& library) : lib(library) {
+    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
       if (name.name.rfind("aten::", 0) == 0) {
         by_base[name.name.substr(6)].push_back(name.overload_name);
       }
     }
   }
 
-  void row(uint32_t op, const ttc_op_info &info) {
+  void row(uint32_t op, const ttc_op_info& info) {
     std::string name = info.name;
     auto dot = name.find('.');
     std::string base = name.substr(0, dot), overload = dot == std::string::npos ? "" : name.substr(dot + 1);
@@ -132,7 +135,7 @@ class Registrar {
     if (!functional || (info.flags & (TTC_OP_GRAPH_ONLY | TTC_OP_DATA_SIZE)) != 0) {
       return;
     }
-    const auto &schema = functional->schema();
+    const auto& schema = functional->schema();
     if (takes_tensors(schema)) {
       add(*functional, op, info.flags);
     }
@@ -146,12 +149,12 @@ class Registrar {
   }
 
  private:
-  torch::Library &lib;
+  torch::Library& lib;
   std::map<std::string, std::vector<std::string>> by_base;
   std::set<std::string> done;
 
-  void add(const c10::OperatorHandle &handle, uint32_t op, unsigned flags) {
-    const auto &s = handle.schema();
+  void add(const c10::OperatorHandle& handle, uint32_t op, unsigned flags) {
+    const auto& s = handle.schema();
     std::string name = s.name() + "." + s.overload_name();
     // A composite op without an autograd formula of its own would cut the graph if it had a kernel here; copy_ is base_ops.cpp's.
     bool composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
@@ -163,22 +166,20 @@ class Registrar {
              torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(study(s, op, flags))));
   }
 
-  void variants(const c10::FunctionSchema &f, const std::string &base, const std::string &overload, uint32_t op, unsigned flags,
-                bool out) {
+  void variants(const c10::FunctionSchema& f, const std::string& base, const std::string& overload, uint32_t op, unsigned flags, bool out) {
     auto it = by_base.find(base);
     if (it == by_base.end()) {
       return;
     }
-    for (const auto &name : it->second) {
+    for (const auto& name : it->second) {
       auto handle = c10::Dispatcher::singleton().findSchema({"aten::" + base, name});
-      const auto &s = handle->schema();
+      const auto& s = handle->schema();
       bool writes = false, has_out = false;
-      for (const auto &a : s.arguments()) {
+      for (const auto& a : s.arguments()) {
         writes |= written(a);
         has_out |= a.kwarg_only() && written(a);
       }
-      bool match =
-          same_types(call_types(s, true), call_types(f, true)) || (out && same_types(call_types(s, false), call_types(f, false)));
+      bool match = same_types(call_types(s, true), call_types(f, true)) || (out && same_types(call_types(s, false), call_types(f, false)));
       if (writes && has_out == out && match) {
         add(*handle, op, flags);
       }
@@ -188,12 +189,12 @@ class Registrar {
 
 }  // namespace
 
-void run_into(const char *name, c10::ArrayRef<ttc_arg> args, const ttc_tensor &into, const ttc_spec &spec) {
+void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& into, const ttc_spec& spec) {
   uint32_t op = ttc_op_find(name);
   TORCH_INTERNAL_ASSERT(op != UINT32_MAX, "no row ", name);
-  const ttc_tensor *target = &into;
+  const ttc_tensor* target = &into;
   ttc_call call = {.op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .ninto = 1, .into = &target};
-  ttc_device *dev = ttc_store_device(into.store);
+  ttc_device* dev = ttc_store_device(into.store);
   ttc_result res;
   ttc_error err;
   err.op[0] = '\0';

@@ -69,6 +69,7 @@ PyObject* py_set_search_path(PyObject*, PyObject* arg) {
 }
 
 PyObject* py_device_count(PyObject*, PyObject*) { return PyLong_FromLong(ttc_device_count()); }
+PyObject* py_is_open(PyObject*, PyObject*) { return PyBool_FromLong(tpu::any_open()); }
 PyObject* py_current_device(PyObject*, PyObject*) { return PyLong_FromLong(tpu::current_device()); }
 
 PyObject* py_synchronize(PyObject*, PyObject* arg) {
@@ -183,6 +184,7 @@ PyMethodDef methods[] = {
     {"register_ops", py_register, METH_NOARGS, "Register every row of the core's op table with the dispatcher."},
     {"set_search_path", py_set_search_path, METH_O, "Directories (':' between) that may hold PJRT plugin packages."},
     {"device_count", py_device_count, METH_NOARGS, "Devices this process may open; loads no plugin."},
+    {"is_open", py_is_open, METH_NOARGS, "Whether this process has opened a device."},
     {"current_device", py_current_device, METH_NOARGS, "Index of this thread's current device."},
     {"synchronize", py_synchronize, METH_O, "Wait for all work of a device."},
     {"device_info", py_device_info, METH_O, "What the plugin says of a device, as a dict."},

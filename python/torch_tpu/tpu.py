@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import os
+import re
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, overload
 
 import torch
 
@@ -21,16 +26,28 @@ def device_count() -> int:
 
 
 def is_initialized() -> bool:
-    """True: the device needs no initialisation beyond the import."""
-    return True
+    """True once a device has been opened, by its first tensor."""
+    return _C.is_open()
 
 
 def _lazy_init() -> None:
     return None
 
 
+_forked_open = False
+
+
+def _after_fork() -> None:
+    global _forked_open
+    _forked_open = _C.is_open()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def _is_in_bad_fork() -> bool:
-    return False
+    """True in a child of a process that had opened a device: its threads and its device did not come along."""
+    return _forked_open
 
 
 def init() -> None:
@@ -146,21 +163,260 @@ def reset_peak_memory_stats(device: Any = None) -> None:
     _C.reset_peak(_index(device))
 
 
+def max_memory_reserved(device: Any = None) -> int:
+    """As :func:`max_memory_allocated`: nothing is kept back for later tensors."""
+    return max_memory_allocated(device)
+
+
+def memory_reserved(device: Any = None) -> int:
+    """As :func:`memory_allocated`: nothing is kept back for later tensors."""
+    return memory_allocated(device)
+
+
+def memory_stats(device: Any = None) -> dict[str, int]:
+    """Memory of ``device`` in bytes, under ``torch.cuda.memory_stats``' names."""
+    s = _C.stats(_index(device))
+    names = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+    now = {f"{n}.all.current": s["live_bytes"] for n in names}
+    return dict(sorted((now | {f"{n}.all.peak": s["peak_bytes"] for n in names}).items()))
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """Free and total bytes of ``device``'s memory; the machine's memory where the device is simulated."""
+    index = _index(device)
+    total = _C.device_info(index)["memory_limit_bytes"]
+    return max(0, total - memory_allocated(index)), total
+
+
 def empty_cache() -> None:
     """Does nothing: freed buffers go back to the device at once."""
 
 
+# -------------------------------------------------------------------------------------------------------- random numbers
+
+
+def _generator(device: Any = None) -> torch.Generator:
+    return torch.ops.tpu.default_generator(_index(device))
+
+
+class _Generators(Sequence[torch.Generator]):
+    """The devices' own generators. Counted when asked, for counting may have to look for hardware."""
+
+    def __len__(self) -> int:
+        return device_count()
+
+    @overload
+    def __getitem__(self, index: int) -> torch.Generator: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[torch.Generator, ...]: ...
+    def __getitem__(self, index: Any) -> Any:
+        found = range(len(self))[index]
+        return tuple(_generator(i) for i in found) if isinstance(found, range) else _generator(found)
+
+
+default_generators: Sequence[torch.Generator] = _Generators()
+"""The generator of each device, that random ops use when none is given."""
+
+
 def manual_seed(seed: int) -> None:
     """Seed the current device's generator."""
-    generator = torch._C._get_privateuse1_backend_name and default_generator()
-    generator.manual_seed(seed)
+    _generator().manual_seed(int(seed))
 
 
-def default_generator(device: Any = None) -> torch.Generator:
-    """The generator that random ops on ``device`` use when none is given."""
-    return torch._C._default_generator_for("tpu", _index(device))  # type: ignore[attr-defined]
+def manual_seed_all(seed: int) -> None:
+    """Seed every device's generator. ``torch.manual_seed`` does this too."""
+    for generator in default_generators:
+        generator.manual_seed(int(seed))
+
+
+def seed() -> int:
+    """Seed the current device's generator with a number from the operating system, and return it."""
+    return _generator().seed()
+
+
+def seed_all() -> None:
+    """Seed every device's generator with one number from the operating system."""
+    manual_seed_all(seed())
+
+
+def initial_seed() -> int:
+    """The seed of the current device's generator."""
+    return _generator().initial_seed()
+
+
+def get_rng_state(device: Any = None) -> torch.Tensor:
+    """State of ``device``'s generator: 16 bytes on the CPU, the seed and the offset (both uint64, in the machine's byte order)."""
+    return _generator(device).get_state()
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """:func:`get_rng_state` of every device."""
+    return [get_rng_state(i) for i in range(device_count())]
+
+
+def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
+    """Put ``device``'s generator back to a state from :func:`get_rng_state`.
+
+    Raises:
+        RuntimeError: if ``new_state`` is not a uint8 CPU tensor of 16 elements.
+    """
+    _generator(device).set_state(new_state)
+
+
+def set_rng_state_all(new_states: Sequence[torch.Tensor]) -> None:
+    """:func:`set_rng_state` of every device."""
+    for i, state in enumerate(new_states):
+        set_rng_state(state, i)
+
+
+# ---------------------------------------------------------------------------------------------------- streams and events
+
+
+class Stream(torch.Stream):
+    """A stream of a ``tpu`` device.
+
+    Every stream of a device is its one queue, which runs calls in the order they were made, so any order between streams that
+    a program asks for already holds.
+
+    Args:
+        device: where the stream is; None: the current device.
+        priority: accepted and without effect.
+    """
+
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+        if "stream_id" in kwargs:
+            return super().__new__(cls, **kwargs)
+        return super().__new__(cls, device=torch.device("tpu", _index(device)), priority=priority)
+
+    def __repr__(self) -> str:
+        return f"torch.tpu.Stream(device=tpu:{self.device_index}, id={self.stream_id})"
+
+
+class Event(torch.Event):
+    """A point in the device's work.
+
+    Args:
+        enable_timing, blocking, interprocess: as ``torch.cuda.Event``'s. Recording waits for the work before it, so that the times
+            read by ``elapsed_time`` (milliseconds) are those of the device.
+    """
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
+        return super().__new__(cls, torch.device("tpu"), enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+
+
+def _as_stream(s: torch.Stream) -> Stream:
+    return Stream(stream_id=s.stream_id, device_index=s.device_index, device_type=s.device_type)
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The stream that this thread's calls on ``device`` go to."""
+    return _as_stream(torch.accelerator.current_stream(_index(device)))
+
+
+def default_stream(device: Any = None) -> Stream:
+    """The stream that calls on ``device`` go to when none was set."""
+    index = _index(device)
+    return Stream(stream_id=0, device_index=index, device_type=current_stream(index).device_type)
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Make ``stream`` this thread's current one; None changes nothing."""
+    if stream is not None:
+        torch.accelerator.set_stream(stream)
+
+
+class StreamContext:
+    """Context manager: make ``stream`` the current one inside the block; None changes nothing."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+        self.before: Stream | None = None
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self.before = current_stream(self.stream.device_index)
+            set_stream(self.stream)
+
+    def __exit__(self, *_: object) -> None:
+        set_stream(self.before)
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """Context manager: make ``stream`` the current one inside the block."""
+    return StreamContext(stream)
+
+
+# ------------------------------------------------------------------------------------------------------ what a device is
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceProperties:
+    """What is known of a device.
+
+    Attributes:
+        name: the chip, or the CPU plugin that stands in for one.
+        total_memory: bytes.
+        multi_processor_count: 1: a device is one program at a time.
+        platform: "tpu", or "cpu" where the device is simulated.
+        simulated: whether an XLA:CPU plugin stands in for the TPU.
+        major, minor: the TPU's generation, as :func:`get_device_capability`.
+    """
+
+    name: str
+    total_memory: int
+    multi_processor_count: int
+    platform: str
+    simulated: bool
+    major: int
+    minor: int
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    """What is known of ``device``. Loads the plugin."""
+    index = _index(device)
+    info = _C.device_info(index)
+    major, minor = get_device_capability(index)
+    return DeviceProperties(
+        get_device_name(index), info["memory_limit_bytes"], 1, info["platform"], info["simulated"], major, minor
+    )
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """The TPU's generation as (major, minor): (5, 0) for a v5e or v5p; (0, 0) where the device is simulated."""
+    found = re.search(r"(?:v|TPU)\s*(\d+)", _C.device_info(_index(device))["device_kind"])
+    return (int(found[1]), 0) if found and not _C.device_info(_index(device))["simulated"] else (0, 0)
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """False: a process drives its devices through one host; copies between two go through host memory."""
+    return _index(device) == _index(peer_device)
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """Types ``torch.autocast("tpu")`` may lower to."""
     return [torch.bfloat16, torch.float16, torch.float32]
+
+
+# ------------------------------------------------------------------------------------------------ precision of products
+
+_PRECISION = {"highest": 0, "high": 1, "medium": 2}
+
+
+def _follow_matmul_precision() -> None:
+    """Keep the core's precision at ``torch.set_float32_matmul_precision``'s.
+
+    PyTorch tells no device of a change, so the binding under the public function is wrapped: whichever way the function was
+    imported, it goes through.
+    """
+    inner = torch._C._set_float32_matmul_precision
+
+    @functools.wraps(inner)
+    def set_precision(precision: str) -> None:
+        inner(precision)
+        _C.set_matmul_precision(_PRECISION[torch.get_float32_matmul_precision()])
+
+    torch._C._set_float32_matmul_precision = set_precision  # type: ignore[assignment]
+    _C.set_matmul_precision(_PRECISION[torch.get_float32_matmul_precision()])
+
+
+_follow_matmul_precision()

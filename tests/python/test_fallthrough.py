@@ -1,0 +1,162 @@
+"""Ops without a row: one program of PyTorch's decomposition, else the CPU with a warning and a count."""
+
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch_tpu import _C, _decompose
+
+# Ops that PyTorch decomposes. Those that have a row by now make one program too.
+CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
+    "addr": (torch.addr, ((3, 4), (3,), (4,))),
+    "lerp": (lambda a, b: torch.lerp(a, b, 0.3), ((3, 4), (3, 4))),
+    "lerp.weight": (torch.lerp, ((3, 4), (3, 4), (3, 4))),
+    "im2col": (lambda a: torch.nn.functional.unfold(a, 2), ((1, 2, 4, 4),)),
+    "renorm": (lambda a: torch.renorm(a, 2, 0, 1.0), ((3, 4),)),
+    "huber": (lambda a, b: torch.nn.functional.huber_loss(a, b, delta=0.3), ((3, 4), (3, 4))),
+    "logaddexp": (torch.logaddexp, ((3, 4), (4,))),
+    "diag_embed": (torch.diag_embed, ((3, 4),)),
+    "mse": (torch.nn.functional.mse_loss, ((3, 4), (3, 4))),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_counts() -> Iterator[None]:
+    _C.reset_fallbacks()
+    yield
+    torch.tpu.set_fallback(True)
+
+
+def tensors(shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(s, generator=generator) for s in shapes]
+
+
+def programs() -> int:
+    return torch.tpu.compile_stats()["programs"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_gradients_and_programs(name: str) -> None:
+    fn, shapes = CASES[name]
+    host = [t.requires_grad_() for t in tensors(shapes)]
+    device = [t.detach().to("tpu").requires_grad_() for t in host]
+    torch.tpu.synchronize()
+    before = programs()
+    got, want = fn(*device), fn(*host)
+    torch.tpu.synchronize()
+    assert programs() - before <= 1
+    torch.testing.assert_close(got.cpu(), want)
+    got.sum().backward()
+    want.sum().backward()
+    for d, h in zip(device, host, strict=True):
+        torch.testing.assert_close(d.grad.cpu(), h.grad)
+    assert torch.tpu.fallbacks() == {}
+    before = programs()
+    fn(*[t.detach() + 1 for t in device])
+    torch.tpu.synchronize()
+    assert programs() - before <= len(device)  # the additions: the op's own program is there
+
+
+def test_in_place_and_out() -> None:
+    a, b = tensors(((3, 4), (3, 4)))
+    want = torch.lerp(a, b, 0.25)
+    x, y = a.to("tpu"), b.to("tpu")
+    out = torch.empty(0, device="tpu")
+    torch.testing.assert_close(torch.lerp(x, y, 0.25, out=out).cpu(), want)
+    assert out.shape == want.shape
+    column = x[:, 1:3]
+    assert column.lerp_(y[:, 1:3], 0.25) is column
+    want_x = a.clone()
+    want_x[:, 1:3].lerp_(b[:, 1:3], 0.25)
+    torch.testing.assert_close(x.cpu(), want_x)
+    assert torch.tpu.fallbacks() == {}
+
+
+def test_numbers_are_not_confused() -> None:
+    a, b = tensors(((5,), (5,)))
+    x, y = a.to("tpu"), b.to("tpu")
+    for w in (0.0, 0.25, 1.0, 2.5):
+        torch.testing.assert_close(torch.lerp(x, y, w).cpu(), torch.lerp(a, b, w))
+        torch.testing.assert_close(torch.renorm(x[None], 2, 0, w + 0.1).cpu(), torch.renorm(a[None], 2, 0, w + 0.1))
+
+
+def test_decomposition_is_traced_once_a_signature() -> None:
+    name, args = "addr", [(12, (2, 3)), (12, (2,)), (12, (3,)), 1, 1]
+    graph = _decompose.decompose(name, "", args)
+    assert graph >= 0
+    assert _decompose.decompose(name, "", args) == graph
+    assert _decompose.decompose(name, "", [(12, (2, 2)), (12, (2,)), (12, (2,)), 1, 1]) not in (graph, -1, -2)
+
+
+def test_graph_from_python() -> None:
+    graph = _C.graph_new("square_plus")
+    x = _C.graph_input(graph, 0, 0, (12, (2, 3)))
+    (y,) = _C.graph_node(graph, "mul.Tensor", [x, x], [(12, (2, 3))])
+    (z,) = _C.graph_node(graph, "add.Tensor", [y, ("num", 1, 2), 1], [(12, (2, 3))])
+    op = _C.graph_finish(graph, [z])
+    (t,) = tensors(((2, 3),))
+    before = programs()
+    for n in (0.5, 1.5):
+        (got,) = torch.ops.tpu.run_graph(op, [t.to("tpu")], [n])
+        torch.testing.assert_close(got.cpu(), t * t + n)
+    assert programs() - before == 1
+
+
+def test_graph_errors() -> None:
+    graph = _C.graph_new("wrong")
+    x = _C.graph_input(graph, 0, 0, (12, (2,)))
+    with pytest.raises(NotImplementedError, match="no row nothing"):
+        _C.graph_node(graph, "nothing", [x], [(12, (2,))])
+    with pytest.raises(ValueError, match="no value"):
+        _C.graph_node(graph, "mul.Tensor", [x, 7], [(12, (2,))])
+    with pytest.raises(ValueError, match="no value"):
+        _C.graph_finish(graph, [3])
+
+
+def test_cpu_warns_once_and_counts() -> None:
+    lib = torch.library.Library("aten", "FRAGMENT")
+    lib.define("torchtpu_test_on_cpu(Tensor x) -> Tensor")
+    lib.impl("torchtpu_test_on_cpu", lambda x: x.flip(0) + 1, "CPU")
+    op = torch.ops.aten.torchtpu_test_on_cpu
+    x = torch.arange(3.0).to("tpu")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.testing.assert_close(op(x).cpu(), torch.tensor([3.0, 2.0, 1.0]))
+        op(x)
+    assert len([w for w in seen if "torchtpu_test_on_cpu" in str(w.message)]) == 1
+    assert torch.tpu.fallbacks() == {"aten::torchtpu_test_on_cpu": 2}
+    torch.tpu.set_fallback(False)
+    with pytest.raises(NotImplementedError, match="torchtpu_test_on_cpu"):
+        op(x)
+    torch.tpu.set_fallback(True)
+
+
+def test_views_stay_views() -> None:
+    x = torch.zeros(4, 6, device="tpu")
+    views: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda t: t.t(),
+        lambda t: t[1:, ::2],
+        lambda t: t.view(3, 8),
+        lambda t: t.diagonal(),
+        lambda t: t.unfold(0, 2, 1),
+        lambda t: t.expand(2, 4, 6),
+        lambda t: torch.as_strided(t, (2, 2), (6, 1), 1),
+        lambda t: t.unsqueeze(0).squeeze(0),
+        lambda t: t.movedim(0, 1),
+        lambda t: t.narrow(1, 2, 3),
+    ]
+    for view in views:
+        assert view(x).untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    lib = torch.library.Library("aten", "FRAGMENT")
+    lib.define("torchtpu_test_view(Tensor(a) x) -> Tensor(a)")
+    lib.impl("torchtpu_test_view", lambda t: t[1:], "CPU")
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.ops.aten.torchtpu_test_view(x)
+
+
+def test_wrong_shapes_raise_pytorchs_words() -> None:
+    a, b = torch.zeros(3, device="tpu"), torch.zeros(4, device="tpu")
+    with pytest.raises(RuntimeError, match=r"must match|size"):
+        torch.lerp(a, b, 0.5)
