@@ -50,7 +50,9 @@ c10::StorageImpl* storage_of(const at::TensorBase& t) { return t.unsafeGetTensor
 
 ttc_store* store_of(const at::TensorBase& t) {
   TORCH_CHECK(t.has_storage(), "expected a dense tpu tensor, got one with no storage (layout ", t.layout(), ")");
-  auto* store = static_cast<ttc_store*>(storage_of(t)->_mutable_data_ptr_no_checks().get_context());
+  const c10::DataPtr& data = storage_of(t)->_mutable_data_ptr_no_checks();
+  // The pointer alone says which store it is too: PyTorch pickles a storage through a tensor that borrows its pointer (from_blob).
+  auto* store = static_cast<ttc_store*>(data.get_context() != nullptr ? data.get_context() : data.get());
   TORCH_CHECK(store != nullptr, "this tpu tensor has no storage: it was made from a null pointer or its storage was released");
   return store;
 }

@@ -85,10 +85,17 @@ std::pair<uint64_t, uint64_t> reserve_random(const std::optional<at::Generator>&
   return {g.current_seed(), offset};
 }
 
+namespace {
+// Boxed, for a typed kernel's schema cannot be inferred to return a Generator.
+void give_default(const c10::OperatorHandle&, torch::jit::Stack* stack) {
+  int64_t index = torch::jit::pop(*stack).toInt();
+  stack->emplace_back(default_generator(static_cast<c10::DeviceIndex>(index)));
+}
+}  // namespace
+
 // How Python gets the device's own generators: torch.tpu.default_generators.
 TORCH_LIBRARY_FRAGMENT(tpu, m) {
-  m.def("default_generator(int index) -> Generator",
-        [](int64_t index) { return default_generator(static_cast<c10::DeviceIndex>(index)); });
+  m.def("default_generator(int index) -> Generator", torch::CppFunction::makeFromBoxedFunction<&give_default>());
 }
 
 }  // namespace tpu

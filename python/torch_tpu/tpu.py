@@ -30,6 +30,10 @@ def is_initialized() -> bool:
     return _C.is_open()
 
 
+# torch.utils.checkpoint keeps a device's random state only if its module says so.
+_initialized = True
+
+
 def _lazy_init() -> None:
     return None
 
@@ -272,8 +276,17 @@ def set_rng_state_all(new_states: Sequence[torch.Tensor]) -> None:
 # ---------------------------------------------------------------------------------------------------- streams and events
 
 
-class Stream(torch.Stream):
-    """A stream of a ``tpu`` device.
+class _OnTpu(type):
+    """PyTorch's own streams and events take no subclass as an argument, so those of a tpu device are plain ones under this name."""
+
+    kind: type
+
+    def __instancecheck__(cls, obj: object) -> bool:
+        return isinstance(obj, cls.kind) and obj.device.type == "tpu"  # type: ignore[attr-defined]
+
+
+class Stream(metaclass=_OnTpu):
+    """A stream of a ``tpu`` device: a ``torch.Stream``.
 
     Every stream of a device is its one queue, which runs calls in the order they were made, so any order between streams that
     a program asks for already holds.
@@ -283,40 +296,35 @@ class Stream(torch.Stream):
         priority: accepted and without effect.
     """
 
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
-        if "stream_id" in kwargs:
-            return super().__new__(cls, **kwargs)
-        return super().__new__(cls, device=torch.device("tpu", _index(device)), priority=priority)
+    kind = torch.Stream
 
-    def __repr__(self) -> str:
-        return f"torch.tpu.Stream(device=tpu:{self.device_index}, id={self.stream_id})"
+    def __new__(cls, device: Any = None, priority: int = 0) -> torch.Stream:  # type: ignore[misc]
+        return torch.Stream(torch.device("tpu", _index(device)), priority=priority)
 
 
-class Event(torch.Event):
-    """A point in the device's work.
+class Event(metaclass=_OnTpu):
+    """A point in the device's work: a ``torch.Event``.
 
     Args:
         enable_timing, blocking, interprocess: as ``torch.cuda.Event``'s. Recording waits for the work before it, so that the times
             read by ``elapsed_time`` (milliseconds) are those of the device.
     """
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
-        return super().__new__(cls, torch.device("tpu"), enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+    kind = torch.Event
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # type: ignore[misc]
+        return torch.Event("tpu", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
 
-def _as_stream(s: torch.Stream) -> Stream:
-    return Stream(stream_id=s.stream_id, device_index=s.device_index, device_type=s.device_type)
-
-
-def current_stream(device: Any = None) -> Stream:
+def current_stream(device: Any = None) -> torch.Stream:
     """The stream that this thread's calls on ``device`` go to."""
-    return _as_stream(torch.accelerator.current_stream(_index(device)))
+    return torch.accelerator.current_stream(_index(device))
 
 
-def default_stream(device: Any = None) -> Stream:
+def default_stream(device: Any = None) -> torch.Stream:
     """The stream that calls on ``device`` go to when none was set."""
-    index = _index(device)
-    return Stream(stream_id=0, device_index=index, device_type=current_stream(index).device_type)
+    now = current_stream(device)
+    return torch.Stream(stream_id=0, device_index=now.device_index, device_type=now.device_type)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
@@ -330,7 +338,7 @@ class StreamContext:
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
-        self.before: Stream | None = None
+        self.before: torch.Stream | None = None
 
     def __enter__(self) -> None:
         if self.stream is not None:

@@ -1,6 +1,5 @@
 """Ops without a row: one program of PyTorch's decomposition, else the CPU with a warning and a count."""
 
-import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -115,17 +114,15 @@ def test_graph_errors() -> None:
         _C.graph_finish(graph, [3])
 
 
-def test_cpu_warns_once_and_counts() -> None:
+def test_cpu_warns_once_and_counts(capfd: pytest.CaptureFixture[str]) -> None:
     lib = torch.library.Library("aten", "FRAGMENT")
     lib.define("torchtpu_test_on_cpu(Tensor x) -> Tensor")
     lib.impl("torchtpu_test_on_cpu", lambda x: x.flip(0) + 1, "CPU")
     op = torch.ops.aten.torchtpu_test_on_cpu
     x = torch.arange(3.0).to("tpu")
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        torch.testing.assert_close(op(x).cpu(), torch.tensor([3.0, 2.0, 1.0]))
-        op(x)
-    assert len([w for w in seen if "torchtpu_test_on_cpu" in str(w.message)]) == 1
+    torch.testing.assert_close(op(x).cpu(), torch.tensor([3.0, 2.0, 1.0]))
+    op(x)
+    assert capfd.readouterr().err.count("torchtpu_test_on_cpu") == 1  # torch.ops hands C++ warnings to no Python filter
     assert torch.tpu.fallbacks() == {"aten::torchtpu_test_on_cpu": 2}
     torch.tpu.set_fallback(False)
     with pytest.raises(NotImplementedError, match="torchtpu_test_on_cpu"):
@@ -158,5 +155,5 @@ def test_views_stay_views() -> None:
 
 def test_wrong_shapes_raise_pytorchs_words() -> None:
     a, b = torch.zeros(3, device="tpu"), torch.zeros(4, device="tpu")
-    with pytest.raises(RuntimeError, match=r"must match|size"):
+    with pytest.raises(RuntimeError, match="broadcast"):
         torch.lerp(a, b, 0.5)
