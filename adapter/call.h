@@ -61,6 +61,15 @@ struct Describer {
     return describe(t);
   }
 
+  // Some ops (mm, linalg_solve_triangular) are called with the conjugate or negative bit still set: the core knows no such bits.
+  const at::Tensor& plain(const at::Tensor& t) {
+    if (C10_LIKELY(!t.is_conj() && !t.is_neg())) {
+      return t;
+    }
+    f.held.push_back(t.resolve_conj().resolve_neg());
+    return f.held.back();
+  }
+
   [[noreturn]] void wrong_device(const at::Tensor& t) {
     TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, tpu:",
                 static_cast<int>(f.index < 0 ? current_device() : f.index), " and ", t.device(), "! (when checking arguments of ", name(),
@@ -81,7 +90,7 @@ struct Describer {
     if (!t.defined()) {
       f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
     } else if (t.device().type() == kType) {
-      f.tensors.push_back(tensor(t));
+      f.tensors.push_back(tensor(plain(t)));
       f.args.push_back({.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &f.tensors.back()});
     } else if (t.dim() == 0 && t.is_cpu()) {
       f.scalars.push_back(number_of_tensor(t));
@@ -107,7 +116,7 @@ struct Describer {
         t = t.to(c10::Device(kType, f.index < 0 ? current_device() : f.index));  // index lists may lie on the cpu
         f.held.push_back(t);
       }
-      f.tensors.push_back(t.defined() ? tensor(t) : ttc_tensor{nullptr, nullptr, nullptr, 0, -1, 0, 0});
+      f.tensors.push_back(t.defined() ? tensor(plain(t)) : ttc_tensor{nullptr, nullptr, nullptr, 0, -1, 0, 0});
     }
     f.args.push_back({.kind = TTC_ARG_TENSORS, .n = static_cast<uint32_t>(list.size()), .tensor = f.tensors.data() + first});
   }

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch_tpu  # noqa: F401
 
 TOLERANCE = {
     torch.float32: 2e-4,

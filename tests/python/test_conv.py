@@ -31,7 +31,9 @@ def test_shapes(size, kernel, options, transposed, groups):
     c, o = 4, 6
     w = (c, o // groups) if transposed else (o, c // groups)
     conv = (TRANSPOSED if transposed else PLAIN)[len(size)]
-    same(lambda x, w, b: conv(x, w, b, groups=groups, **options), torch.randn(2, c, *size), torch.randn(*w, *kernel), torch.randn(o))
+    same(
+        lambda x, w, b: conv(x, w, b, groups=groups, **options), torch.randn(2, c, *size), torch.randn(*w, *kernel), torch.randn(o)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -51,7 +53,11 @@ def test_few_channels_and_a_large_kernel():
 
 
 def test_output_padding():
-    same(lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1), torch.randn(2, 4, 6, 6), torch.randn(4, 5, 3, 3))
+    same(
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
+        torch.randn(2, 4, 6, 6),
+        torch.randn(4, 5, 3, 3),
+    )
 
 
 def test_integers_and_complex():
