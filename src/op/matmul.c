@@ -199,6 +199,35 @@ static void lower_grouped_mm(shlo *b, ttc_lower *c) {
   op_ret(c, 0, v);
 }
 
+/* _scaled_mm and _int_mm: PyTorch's Meta kernels ask for the sizes that CUDA needs, which no other device does. */
+static ttc_status infer_mm(const ttc_call *call, ttc_dtype dtype, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  const ttc_arg *a = call->args;
+  if (call->narg < 2 || max < 1 || a[0].kind != TTC_ARG_TENSOR || a[1].kind != TTC_ARG_TENSOR || a[0].tensor->ndim != 2 ||
+      a[1].tensor->ndim != 2) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected two matrices");
+  }
+  const int64_t *x = a[0].tensor->sizes, *y = a[1].tensor->sizes;
+  if (x[1] != y[0]) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "mat1 and mat2 shapes cannot be multiplied (%lldx%lld and %lldx%lld)",
+                    (long long)x[0], (long long)x[1], (long long)y[0], (long long)y[1]);
+  }
+  specs[0] = (ttc_spec){.dtype = dtype, .ndim = 2, .sizes = {x[0], y[1]}};
+  ttc__dense_strides(2, specs[0].sizes, specs[0].strides);
+  *nout = 1;
+  return TTC_OK;
+}
+
+static ttc_status infer_int_mm(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  return infer_mm(call, TTC_S32, max, specs, nout, err);
+}
+
+static ttc_status infer_scaled_mm(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  const ttc_arg *a = call->args;
+  bool named = call->narg > 6 && a[6].kind == TTC_ARG_DTYPE;
+  ttc_dtype own = call->narg > 0 && a[0].kind == TTC_ARG_TENSOR ? (ttc_dtype)a[0].tensor->dtype : TTC_F32;
+  return infer_mm(call, named ? (ttc_dtype)a[6].i : own, max, specs, nout, err);
+}
+
 /* beta and alpha: whether they are 0 or 1 decides the program. */
 #define UNITS(beta) (UINT64_C(3) << (beta))
 
@@ -218,9 +247,10 @@ const ttc_op_row ttc__matmul_rows[] = {
     {"addmv", lower_addmv, 0, TOL_DOT, 0, 0, NULL, NULL, UNITS(3)},
     {"addr", lower_addr, 0, TOL_DOT, 0, 0, NULL, NULL, UNITS(3)},
     {"_addmm_activation", lower_addmm_activation, 0, TOL_DOT, 0, 0, NULL, "gelu is the erf form", UNITS(3)},
-    {"_int_mm", lower_int_mm, 0, TOL_EXACT, 0, 0, NULL, NULL, 0},
+    {"_int_mm", lower_int_mm, 0, TOL_EXACT, TTC_OP_NO_META, 0, infer_int_mm, NULL, 0},
     {"_weight_int8pack_mm", lower_int8pack_mm, 0, TOL_DOT, 0, 0, NULL, NULL, 0},
-    {"_scaled_mm", lower_scaled_mm, 0, TOL_DOT, 0, 0, NULL, "one scale, or a column and a row of scales", 0},
+    {"_scaled_mm", lower_scaled_mm, 0, TOL_DOT, TTC_OP_NO_META, 0, infer_scaled_mm, "one scale, or a column and a row of scales",
+     0},
     {"_grouped_mm", lower_grouped_mm, 0, TOL_DOT, 0, 0, NULL, "groups are masked: the work is that of every group over all rows",
      0},
 };
