@@ -297,6 +297,7 @@ bool fall_through_known(const c10::OperatorHandle& handle, torch::jit::Stack* st
 
 // ---- graph.cpp
 // PyTorch's decomposition of this call as a graph's op id; -1: this signature has none, -2: no signature of this op has one.
-int64_t decompose(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args);
+// baked: bit i: numbers of argument i are the trace's own constants; the trace may have to add some.
+int64_t decompose(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args, uint64_t* baked);
 
 }  // namespace tpu

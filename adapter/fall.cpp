@@ -64,7 +64,8 @@ class Fallen {
       return false;
     }
     auto args = torch::jit::last(*stack, overload.nstack);
-    const Overload& o = with_static(static_numbers(args));
+    uint64_t mask = static_numbers(args);
+    const Overload& o = with_static(mask);
     Frame f;
     Describer d{o, f};
     d.describe_call(args);
@@ -77,7 +78,12 @@ class Fallen {
       return false;
     }
     if (st == TTC_NOT_FOUND) {
-      st = define(handle, d, args, &res, &err);
+      uint64_t was = mask;
+      st = define(handle, d, args, &mask, &res, &err);
+      if (mask != was) {  // the trace could not keep these numbers open: their values join the key
+        baked |= mask & ~was;
+        return run(handle, stack, why);
+      }
       if (st == TTC_UNIMPLEMENTED) {
         if (err.message[0] != '\0') {
           *why = std::string(" (") + err.message + ")";
@@ -94,18 +100,20 @@ class Fallen {
   Overload overload;
   std::string name;
   std::atomic<bool> possible{true};
+  std::atomic<uint64_t> baked{0};  // arguments that some trace had to know the number of
   std::mutex mutex;
   std::map<uint64_t, Overload> declared;  // arguments whose numbers are baked in -> the overload with an op of its own
   std::set<int64_t> refused;              // graphs with a node that its row refuses
 
-  // A trace bakes Python's numbers in; 0-d cpu tensors stay inputs.
+  // Integers decide what a trace looks like; floats stay open until a trace needs one. 0-d cpu tensors are inputs.
   uint64_t static_numbers(c10::ArrayRef<c10::IValue> args) const {
     uint64_t mask = 0;
     for (uint32_t i = 0; i < overload.ncall && i < 64; i++) {
       Kind k = overload.kinds[i];
       bool wrapped = k == Kind::Tensor && args[i].isTensor() && args[i].toTensor().defined() &&
                      args[i].toTensor().unsafeGetTensorImpl()->is_wrapped_number();
-      if (k == Kind::Number || k == Kind::Numbers || wrapped) {
+      bool open = k == Kind::Number && args[i].isDouble() && ((baked.load(std::memory_order_relaxed) >> i) & 1) == 0;
+      if ((k == Kind::Number && !open) || k == Kind::Numbers || wrapped) {
         mask |= uint64_t{1} << i;
       }
     }
@@ -121,7 +129,8 @@ class Fallen {
     return it->second;
   }
 
-  ttc_status define(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, ttc_result* res, ttc_error* err) {
+  ttc_status define(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, uint64_t* mask, ttc_result* res,
+                    ttc_error* err) {
     err->message[0] = '\0';
     Inference found;
     try {
@@ -132,7 +141,11 @@ class Fallen {
     if (found.resized) {
       d.describe_call(args);
     }
-    int64_t graph = decompose(handle, overload, args);
+    uint64_t was = *mask;
+    int64_t graph = decompose(handle, overload, args, mask);
+    if (*mask != was) {
+      return TTC_NOT_FOUND;
+    }
     if (graph == -2) {
       possible = false;
     }

@@ -1,7 +1,8 @@
 // Graphs for Python: building them from plain data, asking Python to trace a decomposition, and running one by its id.
 //
 // Plain data: a value of the graph is an int; a number, bool, str or None is itself; a dtype is an int (ttc_dtype) where the schema
-// asks for one; ("num", arg, kind) is a number given at run time; ("const", number, dtype) is a 0-d tensor of known contents.
+// asks for one; ("num", arg, kind) is a number given at run time; ("const", number, dtype) is a 0-d tensor of known contents, or with
+// dtype 0 a number in a tensor's place.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <c10/util/strides.h>
@@ -89,7 +90,7 @@ bool read_number(PyObject* o, ttc_scalar* s) {
       s->wrapped = 2;
     } else if (read_number(first, s)) {
       s->dtype = static_cast<uint8_t>(second);
-      s->wrapped = 0;
+      s->wrapped = second == 0;
     }
   } else {
     PyErr_Format(PyExc_TypeError, "expected a number, got %R", o);
@@ -301,7 +302,7 @@ std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor>& inp
 
 }  // namespace
 
-int64_t decompose(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
+int64_t decompose(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args, uint64_t* baked) {
   if (Py_IsInitialized() == 0) {
     return -1;
   }
@@ -313,8 +314,12 @@ int64_t decompose(const c10::OperatorHandle& handle, const Overload& o, c10::Arr
       PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), to_python(args[i], o.kinds[i]));
     }
     const auto& s = handle.schema();
-    PyObject* got = PyObject_CallFunction(decomposer, "ssN", s.name().c_str() + 6, s.overload_name().c_str(), list);
-    graph = got != nullptr ? PyLong_AsLongLong(got) : -1;
+    PyObject* got = PyObject_CallFunction(decomposer, "ssNK", s.name().c_str() + 6, s.overload_name().c_str(), list,
+                                          static_cast<unsigned long long>(*baked));
+    long long id = -1;
+    unsigned long long mask = *baked;
+    graph = got != nullptr && PyArg_ParseTuple(got, "LK", &id, &mask) ? id : -1;
+    *baked = mask;
     Py_XDECREF(got);
     PyErr_Clear();
   }

@@ -136,7 +136,11 @@ class GraphBuilder:
         if op.namespace != "aten" or op._schema.is_mutable:
             raise Untraceable(f"{op} is no functional ATen op")
         name = row_name(op)
-        args = torch.fx.node.map_arg(arguments(op, node.args, node.kwargs), self.values.__getitem__)
+        given = arguments(op, node.args, node.kwargs)
+        for i, formal in enumerate(op._schema.arguments):
+            if type(given[i]) is int and isinstance(formal.real_type, torch.TensorType):
+                given[i] = ("const", given[i], 0)  # a bare int would be a value's id
+        args = torch.fx.node.map_arg(given, self.values.__getitem__)
         val = node.meta.get("val")
         if name in _SAME:
             self.values[node] = args[0]
@@ -177,31 +181,32 @@ def _composite(op: torch._ops.OpOverload) -> Callable[..., Any]:
     return lambda *args, **kwargs: op._op_dk(key, *args, **kwargs)
 
 
+def _decomposition(op: Any) -> Callable[..., Any] | None:
+    """PyTorch's own decomposition or reference, else the composite kernel."""
+    if not isinstance(op, torch._ops.OpOverload):
+        return None
+    found = torch._decomp.decomposition_table.get(op)
+    if found is None and op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd):
+        found = _composite(op)
+    return found
+
+
 class _Table(dict[Any, Any]):
-    """Decompositions of the ops that have no row: PyTorch's own, its references, or the composite kernel. Filled as ops are met."""
+    """Decompositions of the ops that have no row. Filled as ops are met."""
 
     def __init__(self, rows: set[str]) -> None:
         super().__init__()
-        self.rows = rows
-
-    def find(self, op: Any) -> Callable[..., Any] | None:
-        if not isinstance(op, torch._ops.OpOverload):
-            return None
-        if op.namespace == "aten" and (row_name(op) in self.rows or row_name(op) in _SAME or row_name(op) in _UNDEFINED):
-            return None
-        found = torch._decomp.decomposition_table.get(op)
-        if found is None and op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd):
-            found = _composite(op)
-        return found
+        self.rows = rows | set(_SAME) | set(_UNDEFINED)
 
     def __contains__(self, op: object) -> bool:
         if not super().__contains__(op):
-            self[op] = self.find(op)
+            known = isinstance(op, torch._ops.OpOverload) and op.namespace == "aten" and row_name(op) in self.rows
+            self[op] = None if known else _decomposition(op)
         return self[op] is not None
 
 
 _table: _Table | None = None
-_graphs: dict[str, int] = {}
+_graphs: dict[str, tuple[int, int]] = {}
 
 
 def table() -> _Table:
@@ -214,9 +219,9 @@ def table() -> _Table:
 
 def _split(
     args: list[Any], make: Callable[[int, tuple[int, ...]], torch.Tensor]
-) -> tuple[list[torch.Tensor], list[tuple[int, int]], list[Any]]:
+) -> tuple[list[Any], list[tuple[int, int]], list[Any]]:
     """Tensors of the call, (argument, entry) of each, and the arguments with each tensor replaced by its place in the list."""
-    tensors: list[torch.Tensor] = []
+    tensors: list[Any] = []
     where: list[tuple[int, int]] = []
 
     def one(a: Any, i: int, k: int) -> Any:
@@ -233,48 +238,77 @@ def _split(
 
 
 class _Place(int):
-    """Place of a tensor in the list of inputs."""
+    """Place of a tensor or an open number in the list of inputs."""
 
 
-def _trace(op: torch._ops.OpOverload, args: list[Any]) -> int:
+class _Open:
+    """A float that is given at run time."""
+
+
+def _symbol(env: Any, value: float, name: str) -> torch.SymFloat:
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = ConstantSource(name)
+    symbol = env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    return env.create_symfloatnode(symbol, hint=value, source=source)
+
+
+def _trace(op: torch._ops.OpOverload, args: list[Any], values: dict[int, float]) -> int:
+    """Trace a functional op, itself decomposed whether it has a row or not.
+
+    Args:
+        values: the open arguments, with a number that each may have.
+
+    Raises:
+        Untraceable: also if the trace depends on an open number.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental import proxy_tensor
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    written = [a.alias_info is not None and a.alias_info.is_write for a in op._schema.arguments]
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        tensors, where, places = _split(args, lambda d, sizes: torch.empty(sizes, dtype=DTYPES[d], device="tpu"))
+    fn = _decomposition(op)
+    assert fn is not None
+    env = ShapeEnv() if values else None
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=env):
+        inputs, where, places = _split(args, lambda d, sizes: torch.empty(sizes, dtype=DTYPES[d], device="tpu"))
+        for i, value in values.items():
+            inputs.append(_symbol(env, value, f"number{i}"))
+            where.append((i, 0))
+            places[i] = _Place(len(inputs) - 1)
 
-        def run(*inputs: torch.Tensor) -> list[Any]:
+        def run(*inputs: Any) -> list[Any]:
             def fill(a: Any) -> Any:
                 return [fill(e) for e in a] if isinstance(a, list) else inputs[a] if isinstance(a, _Place) else a
 
-            full = [fill(a) for a in places]
-            positional = [v for v, a in zip(full, op._schema.arguments, strict=True) if not a.kwarg_only]
-            named = {a.name: v for v, a in zip(full, op._schema.arguments, strict=True) if a.kwarg_only}
-            got = op(*positional, **named)
-            returned = list(got) if isinstance(got, list | tuple) else [got]
-            fresh = [v for v, r in zip(returned, op._schema.returns, strict=False) if r.alias_info is None]
-            if len(op._schema.returns) == 1 and len(returned) > 1:
-                fresh = returned
-            for v, w in zip(full, written, strict=True):
-                if w:
-                    fresh.extend(v if isinstance(v, list) else [v])
-            return fresh
+            positional, named = [], {}
+            for a, formal in zip(places, op._schema.arguments, strict=True):
+                if formal.kwarg_only:
+                    named[formal.name] = fill(a)
+                else:
+                    positional.append(fill(a))
+            with proxy_tensor.decompose(table()):
+                got = fn(*positional, **named)
+            return list(got) if isinstance(got, list | tuple) else [got]
 
-        traced = run if not any(written) else torch.func.functionalize(run, remove="mutations_and_views")
-        module = make_fx(traced, decomposition_table=table())(*tensors)
+        module = proxy_tensor.make_fx(run)(*inputs)
         if any(isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable for n in module.graph.nodes):
-            module = make_fx(torch.func.functionalize(module, remove="mutations_and_views"), decomposition_table=table())(*tensors)
+            module = proxy_tensor.make_fx(torch.func.functionalize(module, remove="mutations_and_views"))(*inputs)
+    if env is not None and env.guards:
+        raise Untraceable(f"the trace depends on a number: {env.guards[0].expr}")
     module.graph.eliminate_dead_code()
-    return _build(row_name(op), module, tensors, where)
+    return _build(row_name(op), module, inputs, where)
 
 
-def _build(name: str, module: torch.fx.GraphModule, tensors: list[torch.Tensor], where: list[tuple[int, int]]) -> int:
+def _build(name: str, module: torch.fx.GraphModule, inputs: list[Any], where: list[tuple[int, int]]) -> int:
     builder = GraphBuilder(name)
     place = 0
     for node in module.graph.nodes:
         if node.op == "placeholder":
-            builder.input(node, *where[place], tensors[place])
+            if isinstance(inputs[place], torch.SymFloat):
+                builder.number(node, where[place][0], 2)
+            else:
+                builder.input(node, *where[place], inputs[place])
             place += 1
         elif node.op == "get_attr":
             builder.constant(node, getattr(module, str(node.target)))
@@ -285,33 +319,37 @@ def _build(name: str, module: torch.fx.GraphModule, tensors: list[torch.Tensor],
     raise Untraceable("the trace has no output")
 
 
-def decompose(name: str, overload: str, args: list[Any]) -> int:
+def decompose(name: str, overload: str, args: list[Any], baked: int) -> tuple[int, int]:
     """The graph of one signature of an op.
 
     Args:
         name: ``lerp``; overload: ``Scalar_out``, or empty.
         args: the call's arguments; a tensor as (dtype's number, sizes), a dtype as ("dtype", number).
+        baked: bit i: the number of argument i is part of the signature; other floats are given at run time.
 
     Returns:
-        The graph's op id; -1 if this signature cannot be traced or lowered; -2 if no signature of the op can.
+        The graph's op id, -1 if this signature cannot be traced or lowered, -2 if no signature of the op can; and ``baked``, with
+        the arguments added whose numbers the trace has to know: the call's key must then hold them.
     """
-    key = f"{name}.{overload}{args!r}"
+    values = {i: a for i, a in enumerate(args) if type(a) is float and not baked >> i & 1}
+    key = f"{name}.{overload}{[_Open if i in values else a for i, a in enumerate(args)]!r}"
     if key in _graphs:
         return _graphs[key]
     op = getattr(getattr(torch.ops.aten, name), overload or "default")
     functional = _functional(op)
-    if functional is None or (table().find(functional) is None and row_name(functional) not in table().rows):
-        return NEVER
+    if functional is None or _decomposition(functional) is None:
+        return NEVER, baked
     from torch.utils._python_dispatch import _disable_current_modes
 
     try:
         with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
-            graph = _trace(op, args)
+            result = _trace(functional, args[: len(functional._schema.arguments)], values), baked
     except Exception as e:  # whatever tracing meets, the call can still run on the cpu
-        failures[key] = e
-        graph = NONE
-    _graphs[key] = graph
-    return graph
+        if not values:
+            failures[key] = e
+        result = NONE, baked | sum(1 << i for i in values)
+    _graphs[key] = result
+    return result
 
 
 failures: dict[str, Exception] = {}

@@ -38,11 +38,11 @@ def _adapter() -> pathlib.Path:
     )
 
 
-def _decompose(name: str, overload: str, args: list[Any]) -> int:
+def _decompose(name: str, overload: str, args: list[Any], baked: int) -> tuple[int, int]:
     """Asked by the adapter for the graph of an op without a row. Imported when first needed: most programs never do."""
     from torch_tpu._decompose import decompose
 
-    return decompose(name, overload, args)
+    return decompose(name, overload, args, baked)
 
 
 def load() -> types.ModuleType:

@@ -234,6 +234,13 @@ ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, con
   if (!known_values(g, call)) {
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "%s: an argument is no value of this graph", row->name);
   }
+  for (uint32_t i = 0; i < call->narg && i < 64; i++) {
+    const ttc_arg *a = &call->args[i];
+    bool open = (a->kind == TTC_ARG_SCALAR || a->kind == TTC_ARG_SCALARS) && a->n > 0 && a->scalar[0].wrapped == 2;
+    if (open && ((row->static_args >> i) & 1) != 0) {
+      return TTC_FAIL(err, TTC_UNIMPLEMENTED, "%s needs argument %u when it is compiled, which this graph gets at run time", row->name, i);
+    }
+  }
   node *n = ttc__arena_alloc(g->arena, sizeof *n);
   if (n == NULL) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "the graph is larger than %zu bytes", GRAPH_MAX_NBYTE);

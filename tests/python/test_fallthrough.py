@@ -73,6 +73,90 @@ def test_in_place_and_out() -> None:
     assert torch.tpu.fallbacks() == {}
 
 
+@pytest.fixture(scope="module")
+def made_up() -> Iterator[torch.library.Library]:
+    """Ops that no row will ever serve: axpy keeps its number open, power branches on it, fill_ and out= write."""
+    lib = torch.library.Library("aten", "FRAGMENT")
+
+    def define(schema: str, fn: Callable[..., object]) -> None:
+        name = schema.split("(")[0]
+        lib.define(schema)
+        for key in ("CPU", "Meta"):
+            lib.impl(name, fn, key)
+        base, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, base), overload or "default")
+        torch._decomp.decomposition_table[op] = fn
+
+    def axpy(x: torch.Tensor, y: torch.Tensor, w: float) -> torch.Tensor:
+        return x * w + y
+
+    def power(x: torch.Tensor, w: float) -> torch.Tensor:
+        return x * x if w == 2 else x.exp() if w > 1 else x
+
+    def pair(x: torch.Tensor, others: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + others[1], others[0].sum(0)
+
+    # On the device only the functional overload's decomposition is asked.
+    def axpy_(x: torch.Tensor, y: torch.Tensor, w: float) -> torch.Tensor:
+        return x.copy_(axpy(x, y, w))
+
+    def axpy_out(x: torch.Tensor, y: torch.Tensor, w: float, *, out: torch.Tensor) -> torch.Tensor:
+        result = axpy(x, y, w)
+        return out.resize_(result.shape).copy_(result)
+
+    define("torchtpu_axpy(Tensor x, Tensor y, Scalar w) -> Tensor", axpy)
+    define("torchtpu_axpy_(Tensor(a!) x, Tensor y, Scalar w) -> Tensor(a!)", axpy_)
+    define("torchtpu_axpy.out(Tensor x, Tensor y, Scalar w, *, Tensor(a!) out) -> Tensor(a!)", axpy_out)
+    define("torchtpu_power(Tensor x, float w) -> Tensor", power)
+    define("torchtpu_pair(Tensor x, Tensor[] others) -> (Tensor, Tensor)", pair)
+    yield lib
+
+
+def run_both(name: str, *args: object, **kwargs: object) -> int:
+    """Compare with the CPU; the programs made."""
+    op = getattr(torch.ops.aten, name)
+    device = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to("tpu"), args)
+    torch.tpu.synchronize()
+    before = programs()
+    got, want = op(*device, **kwargs), op(*args, **kwargs)
+    torch.tpu.synchronize()
+    made = programs() - before
+    torch.testing.assert_close(torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.cpu(), got), want)
+    assert torch.tpu.fallbacks() == {}, _decompose.failures
+    return made
+
+
+def test_one_program_whatever_the_float(made_up: torch.library.Library) -> None:
+    x, y = tensors(((3, 4), (4,)))
+    assert [run_both("torchtpu_axpy", x, y, w) for w in (0.5, 0.25, 0.0, 1.0, float("inf"))] == [1, 0, 0, 0, 0]
+    assert [run_both("torchtpu_axpy", x, y, w) for w in (2, 3, 2)] == [1, 1, 0]  # an int is part of the signature
+    assert run_both("torchtpu_axpy", x[:2], y, 0.5) == 1
+    assert run_both("torchtpu_axpy", x, torch.tensor(2.0), 0.5) == 1
+
+
+def test_a_float_the_trace_needs_is_part_of_the_signature(made_up: torch.library.Library) -> None:
+    (x,) = tensors(((3, 4),))
+    assert [run_both("torchtpu_power", x, w) for w in (2.0, 1.5, 0.5, 2.0, 1.5)] == [1, 1, 1, 0, 0]
+
+
+def test_lists_and_several_results(made_up: torch.library.Library) -> None:
+    x, a, b = tensors(((3,), (2, 3), (3,)))
+    assert [run_both("torchtpu_pair", x, [a, b]), run_both("torchtpu_pair", b, [a, x])] == [1, 0]
+
+
+def test_writes(made_up: torch.library.Library) -> None:
+    x, y = tensors(((3, 4), (4,)))
+    t = x.to("tpu")
+    assert torch.ops.aten.torchtpu_axpy_(t[1:], y.to("tpu"), 0.5).shape == (2, 4)
+    want = x.clone()
+    want[1:] = want[1:] * 0.5 + y
+    torch.testing.assert_close(t.cpu(), want)
+    out = torch.empty(0, device="tpu")
+    assert torch.ops.aten.torchtpu_axpy.out(x.to("tpu"), y.to("tpu"), 0.5, out=out) is out
+    torch.testing.assert_close(out.cpu(), x * 0.5 + y)
+    assert torch.tpu.fallbacks() == {}, _decompose.failures
+
+
 def test_numbers_are_not_confused() -> None:
     a, b = tensors(((5,), (5,)))
     x, y = a.to("tpu"), b.to("tpu")
@@ -81,12 +165,21 @@ def test_numbers_are_not_confused() -> None:
         torch.testing.assert_close(torch.renorm(x[None], 2, 0, w + 0.1).cpu(), torch.renorm(a[None], 2, 0, w + 0.1))
 
 
+def test_a_float_is_no_part_of_the_signature() -> None:
+    args = [(12, (3, 4)), (12, (3, 4)), 0.25]
+    graph, baked = _decompose.decompose("lerp", "Scalar", args, 0)
+    assert graph >= 0 and baked == 0
+    assert _decompose.decompose("lerp", "Scalar", [*args[:2], 0.75], 0) == (graph, 0)
+    op = _decompose.decompose("addr", "", [(12, (2, 3)), (12, (2,)), (12, (3,)), 0.5, 2.0], 0)
+    assert op == (-1, 0b11000)  # beta = 0 is another trace: both numbers join the key
+
+
 def test_decomposition_is_traced_once_a_signature() -> None:
     name, args = "addr", [(12, (2, 3)), (12, (2,)), (12, (3,)), 1, 1]
-    graph = _decompose.decompose(name, "", args)
+    graph, _ = _decompose.decompose(name, "", args, 0)
     assert graph >= 0
-    assert _decompose.decompose(name, "", args) == graph
-    assert _decompose.decompose(name, "", [(12, (2, 2)), (12, (2,)), (12, (2,)), 1, 1]) not in (graph, -1, -2)
+    assert _decompose.decompose(name, "", args, 0) == (graph, 0)
+    assert _decompose.decompose(name, "", [(12, (2, 2)), (12, (2,)), (12, (2,)), 1, 1], 0)[0] not in (graph, -1, -2)
 
 
 def test_graph_from_python() -> None:
