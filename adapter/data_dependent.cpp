@@ -1,6 +1,7 @@
 // Ops whose result's size depends on data. The core gives as many places as there can be and a count; here the count is read, which
 // waits for the device, and the result is a view of its first `count` places.
 #include <ATen/WrapDimUtils.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/broadcast_tensors.h>
 #include <ATen/ops/empty_like.h>
@@ -47,6 +48,19 @@ Tensor masked_select(const Tensor& self, const Tensor& mask) {
   return both[0].reshape(-1).index_select(0, at::nonzero(both[1].reshape(-1)).squeeze(1));
 }
 
+// out= forms: the result is worked out, then copied.
+Tensor& give(const Tensor& result, Tensor& out, const char* name) {
+  TORCH_CHECK(out.scalar_type() == result.scalar_type(), name, ": expected out of dtype ", result.scalar_type(), ", got ", out.scalar_type());
+  at::native::resize_output(out, result.sizes());
+  return out.copy_(result);
+}
+
+Tensor& nonzero_out(const Tensor& self, Tensor& out) { return give(tpu::nonzero(self), out, "nonzero"); }
+
+Tensor& masked_select_out(const Tensor& self, const Tensor& mask, Tensor& out) {
+  return give(tpu::masked_select(self, mask), out, "masked_select");
+}
+
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
 Three unique_flat(const char* row, const Tensor& self, bool sorted, bool inverse, bool counts) {
@@ -65,7 +79,7 @@ Three unique2(const Tensor& self, bool sorted, bool return_inverse, bool return_
 }
 
 std::tuple<Tensor, Tensor> unique(const Tensor& self, bool sorted, bool return_inverse) {
-  auto r = unique2(self, sorted, return_inverse, false);
+  auto r = tpu::unique2(self, sorted, return_inverse, false);
   return {std::get<0>(r), std::get<1>(r)};
 }
 
@@ -94,7 +108,7 @@ Three unique_dim_consecutive(const Tensor& self, int64_t dim, bool return_invers
 }
 
 Three unique_consecutive(const Tensor& self, bool return_inverse, bool return_counts, std::optional<int64_t> dim) {
-  return dim.has_value() ? unique_dim_consecutive(self, *dim, return_inverse, return_counts)
+  return dim.has_value() ? tpu::unique_dim_consecutive(self, *dim, return_inverse, return_counts)
                          : unique_flat("unique_consecutive", self, false, return_inverse, return_counts);
 }
 
@@ -167,6 +181,8 @@ bool expand_masks(c10::IValue& indices, bool keep_lone_mask) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("nonzero", &nonzero);
   m.impl("masked_select", &masked_select);
+  m.impl("nonzero.out", &nonzero_out);
+  m.impl("masked_select.out", &masked_select_out);
   m.impl("_unique", &unique);
   m.impl("_unique2", &unique2);
   m.impl("unique_dim", &unique_dim);

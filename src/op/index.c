@@ -86,6 +86,10 @@ static void lower_stack(shlo *b, ttc_lower *c) {
 static void lower_gather(shlo *b, ttc_lower *c) {
   ttc_val x = ttc__at_least_1d(b, op_in(c, 0)), idx = ttc__at_least_1d(b, op_in(c, 2));
   int n = shlo_ndim(b, x), axis = op_axis(c, 1, n);
+  if (shlo_nelem(b, idx) == 0) { /* may have any number of axes */
+    op_ret(c, 0, shlo_const_i(b, op_out_dtype(c, 0), 0, op_out_ndim(c, 0), op_out_sizes(c, 0)));
+    return;
+  }
   shlo_gather_spec s = {.ncollapsed = 1, .collapsed = {axis}, .nindex = 1, .index_map = {axis}, .index_vector_axis = n};
   for (int k = 0; k < n; k++) {
     s.slice_sizes[k] = 1;

@@ -6,6 +6,9 @@
 /* ------------------------------------------------------------------------------------------------------- shared */
 
 ttc_val ttc__scatter_along(shlo *b, shlo_scatter_kind kind, ttc_val x, ttc_val idx, ttc_val src, int axis) {
+  if (shlo_nelem(b, idx) == 0) { /* may have any number of axes */
+    return x;
+  }
   ttc__shape d = ttc__shape_of(b, idx);
   int64_t corner[TTC_MAX_NDIM] = {0};
   ttc_val part = x;
@@ -212,7 +215,10 @@ static ttc_val put_masked(shlo *b, ttc_lower *c, ttc_val x, ttc_val values, int 
     axes[k] = at + k;
   }
   mask = shlo_broadcast_in_dim(b, mask, xd.n, xd.at, axes);
-  return shlo_select(b, mask, add ? shlo_add(b, x, values) : values, x);
+  if (add) {
+    values = shlo_dtype(b, x) == TTC_BOOL ? elem_or(b, x, values) : shlo_add(b, x, values);
+  }
+  return shlo_select(b, mask, values, x);
 }
 
 /* index_put(x, indices, values, accumulate) */
@@ -229,7 +235,7 @@ void ttc__lower_index_put(shlo *b, ttc_lower *c) {
   }
   if (!ttc__find_places(b, c, 1, &xd, &p)) {
     if (!shlo_failed(b)) {
-      op_ret(c, 0, add ? shlo_add(b, x, values) : values);
+      op_ret(c, 0, !add ? values : d == TTC_BOOL ? elem_or(b, x, values) : shlo_add(b, x, values));
     }
     return;
   }

@@ -221,6 +221,12 @@ def test_nonzero():
     same(torch.argwhere, x)
 
 
+def test_out():
+    x = r(4, 5)
+    same(lambda x, out: torch.nonzero(x, out=out), x, torch.empty(0, dtype=torch.int64))
+    same(lambda x, m, out: torch.masked_select(x, m, out=out), x, x > 0, torch.empty(0))
+
+
 def test_masked_scatter():
     x, m = r(4, 5), r(4, 5) > 0
     same(torch.masked_scatter, x, m, r(4, 5))
