@@ -134,6 +134,7 @@ static void tune_malloc(void) {
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 2000 << 20);
     mallopt(M_TOP_PAD, 16 << 20);
+    mallopt(M_MXFAST, 0); /* fast bins are merged whenever a block at the end of the heap is freed, that is, by every op */
   }
 #endif
 }

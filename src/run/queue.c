@@ -1,8 +1,8 @@
 /* The launch queue: one ring a device. Callers append under the dispatch lock; whoever holds the launch lock takes off.
  *
- * Waking a sleeping thread for every small op would cost more than the op, so the launch thread naps for some tens of microseconds
- * when it finds nothing and only sleeps for good after a while; callers signal it only then. A reader never waits for it: it takes
- * the launch lock and drains the queue itself. */
+ * Waking a sleeping thread for every small op would cost more than the op, so the launch thread naps when it finds nothing, each
+ * time twice as long as before, and sleeps for good after a while. Callers signal it only from its sleep, or out of a nap when
+ * there is enough to do. A reader never waits for it: it takes the launch lock and drains the queue itself. */
 #include <errno.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -10,19 +10,18 @@
 #include "run/run.h"
 
 #define NAP_NS 40000
-#define NAPS_BEFORE_SLEEP 50
+#define LONGEST_NAP_NS 1500000
+#define RECORDS_END_NAP 16
 
 static uint32_t queued(ttc_device *dev) {
   return atomic_load_explicit(&dev->head, memory_order_acquire) - atomic_load_explicit(&dev->tail, memory_order_acquire);
 }
 
 static void wake_launcher(ttc_device *dev) {
-  if (atomic_load(&dev->asleep)) {
-    pthread_mutex_lock(&dev->wake_mutex);
-    atomic_store(&dev->asleep, false);
-    pthread_cond_signal(&dev->wake);
-    pthread_mutex_unlock(&dev->wake_mutex);
-  }
+  pthread_mutex_lock(&dev->wake_mutex);
+  atomic_store(&dev->wake_at, 0);
+  pthread_cond_signal(&dev->wake);
+  pthread_mutex_unlock(&dev->wake_mutex);
 }
 
 /* Wait until the launch thread has caught up half-way; without one, do its work. */
@@ -73,9 +72,12 @@ record *ttc__queue_slot(ttc_device *dev) {
 }
 
 void ttc__queue_publish(ttc_device *dev) {
-  /* Sequentially consistent, as is the launcher's `asleep` then head: one of the two sees the other. */
+  /* Sequentially consistent, as is the launcher's `wake_at` then head: one of the two sees the other. */
   atomic_fetch_add(&dev->head, 1);
-  wake_launcher(dev);
+  uint32_t wake_at = atomic_load(&dev->wake_at);
+  if (wake_at != 0 && queued(dev) >= wake_at) {
+    wake_launcher(dev);
+  }
 }
 
 ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err) {
@@ -114,36 +116,42 @@ ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
   return TTC_OK;
 }
 
-static void sleep_until_called(ttc_device *dev) {
+/* Sleep until `records` are queued, or for at most nap_ns; 0: for good. */
+static void sleep_until_called(ttc_device *dev, uint32_t records, int64_t nap_ns) {
+  int64_t until_ns = ttc__now_ns() + nap_ns;
+  struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
+  int rc = 0;
   pthread_mutex_lock(&dev->wake_mutex);
-  atomic_store(&dev->asleep, true);
-  /* `asleep` before head, as ttc__queue_publish has them the other way round; hence no weaker loads here. */
-  while (atomic_load(&dev->head) == atomic_load(&dev->tail) && atomic_load(&dev->asleep) && !atomic_load(&dev->stop)) {
-    pthread_cond_wait(&dev->wake, &dev->wake_mutex);
+  atomic_store(&dev->wake_at, records);
+  /* `wake_at` before head, as ttc__queue_publish has them the other way round; hence no weaker loads here. */
+  while (rc == 0 && atomic_load(&dev->head) - atomic_load(&dev->tail) < records && atomic_load(&dev->wake_at) != 0 &&
+         !atomic_load(&dev->stop)) {
+    rc = nap_ns != 0 ? pthread_cond_timedwait(&dev->wake, &dev->wake_mutex, &until)
+                     : pthread_cond_wait(&dev->wake, &dev->wake_mutex);
   }
-  atomic_store(&dev->asleep, false);
+  atomic_store(&dev->wake_at, 0);
   pthread_mutex_unlock(&dev->wake_mutex);
 }
 
 void *ttc__launcher_main(void *arg) {
   ttc_device *dev = arg;
-  int naps = 0;
+  int64_t nap_ns = NAP_NS;
   ttc__never_interrupt();
   prctl(PR_SET_TIMERSLACK, 1000UL); /* naps as short as asked for */
   prctl(PR_SET_NAME, "ttc-launch");
   while (!atomic_load_explicit(&dev->stop, memory_order_relaxed)) {
     ttc_error err;
     if (queued(dev) != 0) {
-      naps = 0;
+      nap_ns = NAP_NS;
       ttc__lock_take(&dev->launch);
       (void)ttc__drain(dev, &err); /* cancelled only when stopping */
       ttc__lock_drop(&dev->launch);
-    } else if (naps++ < NAPS_BEFORE_SLEEP) {
-      struct timespec nap = {0, NAP_NS};
-      nanosleep(&nap, NULL);
+    } else if (nap_ns <= LONGEST_NAP_NS) {
+      sleep_until_called(dev, RECORDS_END_NAP, nap_ns);
+      nap_ns *= 2;
     } else {
-      naps = 0;
-      sleep_until_called(dev);
+      sleep_until_called(dev, 1, 0);
+      nap_ns = NAP_NS;
     }
   }
   return NULL;

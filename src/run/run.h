@@ -105,7 +105,8 @@ struct ttc_device {
 
   pthread_t launcher;
   bool launcher_started;
-  _Atomic bool asleep, stop;
+  _Atomic bool stop;
+  _Atomic uint32_t wake_at; /* records queued from which a caller wakes the launch thread; 0 while it is awake */
   pthread_mutex_t wake_mutex;
   pthread_cond_t wake, room;
   _Atomic int waiting_for_room;
