@@ -35,7 +35,8 @@ core-test: $(VENV)/.stamp-venv
 	$(VENV)/bin/cmake -S . -B $(CORE_BUILD) -G Ninja -DTTC_TESTS=ON -DTTC_WERROR=ON \
 	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) >/dev/null
 	$(VENV)/bin/ninja -C $(CORE_BUILD)
-	$(VENV)/bin/ctest --test-dir $(CORE_BUILD) --output-on-failure
+	TTC_TEST_SITE_PACKAGES=$$($(PY) -c 'import sys; print(":".join(p for p in sys.path if p))') \
+	  $(VENV)/bin/ctest --test-dir $(CORE_BUILD) --output-on-failure
 
 .PHONY: core-sanitize
 core-sanitize: $(VENV)/.stamp-venv
