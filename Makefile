@@ -1,5 +1,6 @@
 # make demo    a real model and a small training run on the device "tpu" (an XLA:CPU plugin where no TPU is attached)
 # make test    the core's tests (C) and the device's (Python)
+# make sweep   every op in every mode and dtype, and random programs of views: hours
 # make build   the wheel, built and installed in .venv
 # make bench   the benchmarks, this backend beside native CPU
 # make lint    formatting, types, layering
@@ -20,7 +21,7 @@ C_FILES := $(shell find src include adapter tests bench -name '*.c' -o -name '*.
 SOURCES := CMakeLists.txt pyproject.toml tools/pjrt_include.py \
   $(shell find src include adapter 2>/dev/null) $(shell find python -name '*.py' -o -name '*.typed' -o -name '*.pyi' 2>/dev/null)
 
-.PHONY: demo test build bench lint format clean
+.PHONY: demo test sweep build bench lint format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.stamp-build $(VENV)/.stamp-demo
@@ -44,6 +45,11 @@ core-sanitize: $(VENV)/.stamp-venv
 	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) >/dev/null
 	$(VENV)/bin/ninja -C build/sanitize
 	$(VENV)/bin/ctest --test-dir build/sanitize --output-on-failure
+
+# Every op in every mode and dtype, each batch in a process of its own, and thousands of random programs of views.
+sweep: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	$(PY) tests/python/sweep.py
+	TORCH_TPU_SWEEP=1 $(PY) -m pytest tests/python/test_views.py
 
 build: $(VENV)/.stamp-build
 

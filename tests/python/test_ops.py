@@ -1,0 +1,31 @@
+"""The op driver over PyTorch's op database (opcase.py says what each mode checks).
+
+Here every op runs by value and natively, with one more mode chosen by a hash of its name. ``make sweep`` runs every mode and dtype
+(sweep.py). A case in expected_failures.txt must fail, so that the list can only shrink.
+"""
+
+import opcase
+import pytest
+import sweep
+
+EXPECTED = sweep.expected()
+
+
+@pytest.mark.parametrize("case", opcase.sampled_cases(), ids=lambda c: c.id.replace(" ", "-"))
+def test_op(case):
+    reason = EXPECTED.get(case.id)
+    try:
+        opcase.Runner(case, count=2 if reason is None else sweep.SAMPLES).run()
+    except opcase.Nothing as e:
+        pytest.skip(str(e))
+    except Exception as e:
+        if reason is None:
+            raise
+        pytest.xfail(f"{reason} ({type(e).__name__})")
+    if reason is not None:
+        pytest.fail(f"passes, so it must leave expected_failures.txt ({reason})")
+
+
+def test_expected_failures_name_cases():
+    unknown = set(EXPECTED) - {c.id for c in opcase.all_cases()}
+    assert not unknown, sorted(unknown)
