@@ -1,5 +1,6 @@
 // The ops that make, view, copy and read tensors: what every device brings itself, and what the boxed kernel stands on.
 #include <ATen/InferSize.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
@@ -107,7 +108,9 @@ void resize(at::TensorImpl* self, IntArrayRef size, std::optional<IntArrayRef> s
 const Tensor& resize_(const Tensor& self, at::SymIntArrayRef size, std::optional<at::MemoryFormat> format) {
   auto sizes = C10_AS_INTARRAYREF_SLOW(size);
   at::detail::check_size_nonnegative(sizes);
-  resize(self.unsafeGetTensorImpl(), sizes, std::nullopt);
+  if (self.sizes() != sizes) {  // a tensor that has the size keeps its strides
+    resize(self.unsafeGetTensorImpl(), sizes, std::nullopt);
+  }
   if (format.has_value() && *format != at::MemoryFormat::Preserve) {
     TORCH_CHECK(*format == at::MemoryFormat::Contiguous || self.dim() >= 4, "resize_: memory format ", *format, " needs 4 or 5 dimensions");
     self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
@@ -199,6 +202,7 @@ Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
   if (dst.numel() == 0) {
     return dst;
   }
+  at::assert_no_internal_overlap(dst);
   if (self.is_conj() || self.is_neg() || dst.is_conj() || dst.is_neg()) {
     Tensor from = without_bits(self);
     if (self.is_conj() != dst.is_conj() && self.is_complex()) {

@@ -5,6 +5,9 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
+#include <set>
+
 namespace tpu {
 
 Kind kind_of(const c10::Type& type) {
@@ -86,6 +89,11 @@ Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags) {
     o.returns.push_back(from);
     o.returns_list |= r.type()->kind() == c10::TypeKind::ListType;
   }
+  // Results come before what is written in place besides them (running statistics), as in the functional overload.
+  std::stable_partition(o.written.begin(), o.written.end(), [&](uint32_t w) { return o.has_out && w >= o.ncall; });
+  static const std::set<std::string> lenient = {"aten::fill_",       "aten::zero_",           "aten::masked_fill_", "aten::index_put_",
+                                                "aten::index_fill_", "aten::masked_scatter_", "aten::_index_put_impl_"};
+  o.may_overlap = lenient.count(s.name()) != 0;
   o.hidden_running_stats = s.name() == "aten::native_batch_norm" && o.written.empty();
   return o;
 }
@@ -219,6 +227,7 @@ Inference infer_by_meta(const c10::OperatorHandle& handle, const Overload& o, c1
     auto fix = [&](const at::Tensor& out, const at::Tensor& meta) {
       if (out.sizes() != meta.sizes()) {
         at::native::resize_output(out, meta.sizes());
+        out.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes(), meta.strides());  // linear algebra gives columns
         result.resized = true;
       }
     };

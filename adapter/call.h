@@ -29,6 +29,8 @@ struct Overload {
   int indices = -1;  // stack argument that is a list of optional tensors, which may be masks
   // native_batch_norm writes its running statistics though its schema does not say so.
   bool hidden_running_stats = false;
+  // PyTorch lets few ops write a tensor whose elements share memory (an expanded one).
+  bool may_overlap = false;
 };
 
 // One call's description; lives on the caller's stack.

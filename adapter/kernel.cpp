@@ -2,6 +2,8 @@
 //
 // A call's IValues are described to the core as plain structs. If the core has a plan for this signature it runs; if not, PyTorch's
 // own Meta kernel says what the results look like (and raises PyTorch's own errors), and the core lowers the call.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/Resize.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -55,6 +57,11 @@ struct Kernel final : c10::OperatorKernel {
   }
 
   ttc_status miss(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, ttc_result* res, ttc_error* err) {
+    for (uint32_t w : o.written) {
+      if (!o.may_overlap && args[w].isTensor()) {
+        at::assert_no_internal_overlap(args[w].toTensor());  // the geometry is part of the key, so a hit has been checked
+      }
+    }
     ttc_call call = d.call();
     Inference found;
     if ((o.flags & TTC_OP_NO_META) != 0) {
@@ -65,6 +72,7 @@ struct Kernel final : c10::OperatorKernel {
         return st;
       }
       found.specs.resize(n);
+      found.resized = resize_outs(args, found.specs);
     } else {
       try {
         found = infer_by_meta(handle, o, args);
@@ -83,6 +91,25 @@ struct Kernel final : c10::OperatorKernel {
       call = d.call();
     }
     return ttc_call_define(device(d.f.index), &call, static_cast<uint32_t>(found.specs.size()), found.specs.data(), res, err);
+  }
+
+  // Give out= tensors the sizes that the core inferred; true if one changed.
+  bool resize_outs(c10::ArrayRef<c10::IValue> args, const std::vector<ttc_spec>& specs) const {
+    bool resized = false;
+    size_t k = 0;
+    for (uint32_t w : o.written) {
+      if (!o.has_out || w < o.ncall || !args[w].isTensor() || k >= specs.size()) {
+        continue;
+      }
+      const ttc_spec& spec = specs[k++];
+      at::IntArrayRef sizes(spec.sizes, static_cast<size_t>(spec.ndim));
+      const at::Tensor& out = args[w].toTensor();
+      if (out.sizes() != sizes) {
+        at::native::resize_output(out, sizes);
+        resized = true;
+      }
+    }
+    return resized;
   }
 };
 

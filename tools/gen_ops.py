@@ -15,7 +15,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-if importlib.util.find_spec("torch_tpu") is None:
+if any((ROOT / "python" / "torch_tpu" / "lib").glob("_tpu_*.so")) or importlib.util.find_spec("torch_tpu") is None:
     sys.path.insert(0, str(ROOT / "python"))
 
 import torch  # noqa: E402

@@ -1,4 +1,4 @@
-"""What every test of the device shares: the tree's own package if none is installed, seeds, and `need` markers.
+"""What every test of the device shares: the tree's own package where it is built or none is installed, seeds, and `need` markers.
 
 A test says what it needs with ``@pytest.mark.need("tpu")`` and is skipped, with a counted reason, where that is missing.
 """
@@ -10,7 +10,8 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
-if importlib.util.find_spec("torch_tpu") is None:
+# A package built in the tree is what is tested; otherwise an installed one.
+if any((ROOT / "python" / "torch_tpu" / "lib").glob("_tpu_*.so")) or importlib.util.find_spec("torch_tpu") is None:
     sys.path.insert(0, str(ROOT / "python"))
 
 import pytest  # noqa: E402

@@ -53,6 +53,8 @@ UNINITIALISED = {
 # Arguments that PyTorch wants on the CPU whatever the device.
 CPU_ARGUMENTS = {"tensor_split"}
 MAX_NDIM = 12
+# Ops that take no tensor: they are told the device.
+FACTORIES = {"arange", "eye", "full", "linspace", "logspace", "ones", "rand", "randn", "scalar_tensor", "zeros", "empty"}
 # Not an op of a dense device.
 FOREIGN = ("sparse", "jiterator", "to_sparse", "_efficient_attention", "_flash_attention", "nested", "mkldnn")
 
@@ -262,10 +264,10 @@ class Call:
     def of(cls, sample) -> "Call":
         return cls((sample.input, tuple(sample.args), dict(sample.kwargs)), sample.output_process_fn_grad, sample.broadcasts_input)
 
-    def moved(self, cpu_arguments: bool = False) -> "Call":
+    def moved(self, cpu_arguments: bool = False, factory: bool = False) -> "Call":
         mover = Mover()
         x, args, kwargs = self.tree
-        if not tensors(self.tree) and "device" not in kwargs:
+        if factory and "device" not in kwargs:
             kwargs = kwargs | {"device": DEVICE}
         moved = (mover.tree(x), args if cpu_arguments else mover.tree(args), kwargs if cpu_arguments else mover.tree(kwargs))
         return dataclasses.replace(self, tree=moved)
@@ -434,7 +436,7 @@ class Runner:
             getattr(self, self.case.mode)()
 
     def moved(self, call: Call) -> Call:
-        return call.moved(self.op.name in CPU_ARGUMENTS)
+        return call.moved(self.op.name in CPU_ARGUMENTS, self.op.name in FACTORIES)
 
     def record(self, f):
         """The CPU's result, and whether it is random."""
