@@ -33,6 +33,9 @@ struct Kernel final : c10::OperatorKernel {
       expand_masks((*stack)[stack->size() - o.nstack + static_cast<uint32_t>(o.indices)], /*keep_lone_mask=*/o.ncall > 2);
     }
     d.describe_call(args);
+    if ((o.flags & TTC_OP_SIZED) != 0) {
+      size_outs(handle, d, args);
+    }
     if ((o.flags & TTC_OP_RNG) != 0) {
       d.add_rng(args);
     }
@@ -91,6 +94,19 @@ struct Kernel final : c10::OperatorKernel {
       call = d.call();
     }
     return ttc_call_define(device(d.f.index), &call, static_cast<uint32_t>(found.specs.size()), found.specs.data(), res, err);
+  }
+
+  // The results' size depends on numbers that no key has: out= tensors get it before a plan is looked for.
+  void size_outs(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args) const {
+    std::vector<ttc_spec> specs(1);
+    uint32_t n = 0;
+    ttc_error err;
+    ttc_call call = d.call();
+    bool resized = ttc_call_infer(&call, 1, specs.data(), &n, &err) == TTC_OK ? resize_outs(args, specs)
+                                                                             : infer_by_meta(handle, o, args).resized;
+    if (resized) {
+      d.describe_call(args);
+    }
   }
 
   // Give out= tensors the sizes that the core inferred; true if one changed.

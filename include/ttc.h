@@ -250,6 +250,7 @@ typedef struct ttc_op_info {
 #define TTC_OP_RNG 1u       /* takes a Generator: the front end appends a TTC_ARG_RNG argument */
 #define TTC_OP_GRAPH_ONLY 2u /* a view in eager mode: only met inside graphs, never registered as a kernel */
 #define TTC_OP_NO_META 4u   /* PyTorch has no Meta kernel: the core infers the results (ttc_call_infer) */
+#define TTC_OP_SIZED 16u     /* result size depends on runtime numbers: the front end asks ttc_call_infer before every call */
 #define TTC_OP_DATA_SIZE 8u /* result size depends on data: the front end handles it in two calls */
 
 TTC_API uint32_t ttc_op_count(void);

@@ -31,6 +31,46 @@ static void lower_arange(shlo *b, ttc_lower *c) {
   op_ret(c, 0, v);
 }
 
+static double as_double(const ttc_scalar *s) {
+  return s->kind == TTC_SCALAR_FLOAT ? s->re : (double)s->i;
+}
+static int64_t as_int(const ttc_scalar *s) {
+  return s->kind == TTC_SCALAR_FLOAT ? (int64_t)s->re : s->i;
+}
+
+/* arange: ceil((end - start) / step) elements, exactly in s64 where the result is s64; range: floor + 1. What does not give a size is
+ * left to PyTorch's own words. */
+static ttc_status infer_range(const ttc_call *call, bool closed, ttc_spec *spec, ttc_error *err) {
+  const ttc_arg *a = call->args;
+  if (call->narg < 3 || call->ninto != 1 || a[0].kind != TTC_ARG_SCALAR || a[1].kind != TTC_ARG_SCALAR || a[2].kind != TTC_ARG_SCALAR) {
+    return TTC_FAIL(err, TTC_UNIMPLEMENTED, "a range of other than three numbers");
+  }
+  double start = as_double(a[0].scalar), end = as_double(a[1].scalar), step = as_double(a[2].scalar);
+  double n = closed ? floor((end - start) / step) + 1 : ceil((end - start) / step);
+  if (call->into[0]->dtype == TTC_S64 && !closed && fabs(start) < 9e18 && fabs(end) < 9e18 && fabs(step) >= 1) {
+    int64_t s = as_int(a[2].scalar), span;
+    if (__builtin_sub_overflow(as_int(a[1].scalar), as_int(a[0].scalar), &span)) {
+      return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "a range longer than int64");
+    }
+    n = (double)(span / s + (span % s != 0 && (span < 0) == (s < 0)));
+  }
+  if (!(n >= 0 && n < 9e15) || step == 0) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "no size: start %g, end %g, step %g", start, end, step);
+  }
+  *spec = (ttc_spec){.dtype = (ttc_dtype)call->into[0]->dtype, .ndim = 1, .sizes = {(int64_t)n}, .strides = {1}};
+  return TTC_OK;
+}
+
+static ttc_status infer_arange(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  *nout = 1;
+  return max < 1 ? TTC_INTERNAL : infer_range(call, false, specs, err);
+}
+
+static ttc_status infer_closed_range(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  *nout = 1;
+  return max < 1 ? TTC_INTERNAL : infer_range(call, true, specs, err);
+}
+
 /* linspace(start, end, steps): from the start in the first half, from the end in the second, so that both ends are exact; integers
  * through f64.  logspace(start, end, steps, base): base to that.        param: 1 for logspace */
 static void lower_linspace(shlo *b, ttc_lower *c) {
@@ -132,8 +172,8 @@ const ttc_op_row ttc__fill_rows[] = {
     ELEM_ROW("fill.Scalar", lower_fill, 1, TOL_EXACT),
     ELEM_ROW("fill.Tensor", lower_fill, 1, TOL_EXACT),
     ELEM_ROW("zero", lower_const, 0, TOL_EXACT),
-    ELEM_ROW("arange.start_step", lower_arange, RANGE(0, 2), TOL_2ULP),
-    ELEM_ROW("range.step", lower_arange, RANGE(0, 2), TOL_2ULP),
+    {ELEM_HEAD("arange.start_step", lower_arange, RANGE(0, 2), TOL_2ULP), .flags = TTC_OP_SIZED, .infer = infer_arange},
+    {ELEM_HEAD("range.step", lower_arange, RANGE(0, 2), TOL_2ULP), .flags = TTC_OP_SIZED, .infer = infer_closed_range},
     ELEM_ROW("linspace", lower_linspace, 0, TOL_4ULP),
     ELEM_ROW("logspace", lower_linspace, 1, TOL_LOOSE),
     ELEM_ROW("eye", lower_eye, 0, TOL_EXACT),
