@@ -130,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", default="cpu,tpu,torchtpu,jax", help="families that take part; a peer whose Python is not given does not"
     )
-    parser.add_argument("--modes", default="strict,fuse", help="of tpu and torchtpu: strict, fuse, compile")
+    parser.add_argument("--modes", default="strict", help="of tpu and torchtpu: strict, fuse, compile")
     parser.add_argument("--torchtpu-python", help="python of an environment with torch_tpu 0.2.0")
     parser.add_argument("--torchtpu-forward", help="libforward.so, built from bench/peer/forward.c")
     parser.add_argument("--torchtpu-plugin", help="the CPU plugin TorchTPU runs on (default: lammps-jax-pjrt-cpu's)")
