@@ -66,7 +66,7 @@ PyObject* py_set_decomposer(PyObject*, PyObject* fn);
 // ---- data_dependent.cpp
 // Replace the masks in a list of indices by the indices of their true elements, which waits for the device. A lone mask may stay
 // where the op writes: the core needs no indices for it. True if anything was replaced.
-bool expand_masks(c10::IValue& indices, bool keep_lone_mask);
+bool expand_masks(const at::Tensor& self, c10::IValue& indices, bool keep_lone_mask);
 
 // ---- generator.cpp
 at::Generator new_generator(c10::DeviceIndex index);

@@ -85,15 +85,10 @@ Tensor as_strided(const Tensor& self, at::SymIntArrayRef size, at::SymIntArrayRe
 
 // Give a tensor a size; its storage grows as needed and is never shrunk.
 void resize(at::TensorImpl* self, IntArrayRef size, std::optional<IntArrayRef> stride) {
-  if (stride.has_value()) {
-    self->set_sizes_and_strides(size, *stride);
-  } else {
-    self->set_sizes_contiguous(size);
-  }
-  if (self->numel() == 0) {
-    return;
-  }
-  size_t need = at::detail::computeStorageNbytes(size, self->strides(), self->dtype().itemsize(), self->storage_offset());
+  c10::DimVector dense = c10::contiguous_strides(size);
+  IntArrayRef strides = stride.has_value() ? *stride : IntArrayRef(dense);
+  bool empty = std::find(size.begin(), size.end(), 0) != size.end();
+  size_t need = empty ? 0 : at::detail::computeStorageNbytes(size, strides, self->dtype().itemsize(), self->storage_offset());
   const c10::Storage& storage = self->unsafe_storage();
   if (need > storage.nbytes()) {
     TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
@@ -102,6 +97,11 @@ void resize(at::TensorImpl* self, IntArrayRef size, std::optional<IntArrayRef> s
     err.op[0] = '\0';
     check(ttc_store_resize(store, need, &err), err);
     storage.set_nbytes(need);
+  }
+  if (stride.has_value()) {
+    self->set_sizes_and_strides(size, *stride);
+  } else {
+    self->set_sizes_contiguous(size);
   }
 }
 

@@ -94,6 +94,7 @@ Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags) {
   static const std::set<std::string> lenient = {"aten::fill_",       "aten::zero_",           "aten::masked_fill_", "aten::index_put_",
                                                 "aten::index_fill_", "aten::masked_scatter_", "aten::_index_put_impl_"};
   o.may_overlap = lenient.count(s.name()) != 0;
+  o.may_sample = s.name() == "aten::multinomial";
   o.hidden_running_stats = s.name() == "aten::native_batch_norm" && o.written.empty();
   return o;
 }

@@ -31,6 +31,8 @@ struct Overload {
   bool hidden_running_stats = false;
   // PyTorch lets few ops write a tensor whose elements share memory (an expanded one).
   bool may_overlap = false;
+  // multinomial: an int argument says how many numbers are drawn a row.
+  bool may_sample = false;
 };
 
 // One call's description; lives on the caller's stack.
@@ -253,13 +255,23 @@ struct Describer {
   }
 
   void add_rng(c10::ArrayRef<c10::IValue> args) {
-    uint64_t count = 4;
+    // At least as many numbers as the results have elements: the broadcast of all tensors, times a number of samples (multinomial).
+    std::array<uint64_t, TTC_MAX_NDIM> dims;
+    dims.fill(1);
     for (const auto& t : f.tensors) {
-      uint64_t n = 1;
       for (int k = 0; k < t.ndim; k++) {
-        n *= static_cast<uint64_t>(t.sizes[k]);
+        dims[k] = std::max(dims[k], static_cast<uint64_t>(t.sizes[t.ndim - 1 - k]));
       }
-      count = std::max(count, n);
+    }
+    uint64_t samples = dims[0];
+    for (uint32_t i = 0; i < o.ncall; i++) {
+      if (o.kinds[i] == Kind::Int && f.args[i].kind == TTC_ARG_INT && o.may_sample) {
+        samples = std::max(samples, static_cast<uint64_t>(std::max<int64_t>(f.args[i].i, 1)));
+      }
+    }
+    uint64_t count = std::max<uint64_t>(4, samples);
+    for (size_t k = 1; k < dims.size(); k++) {
+      count *= dims[k];
     }
     std::optional<at::Generator> gen;
     if (o.generator >= 0 && args[o.generator].isGenerator()) {
@@ -274,6 +286,7 @@ struct Describer {
     return {.op = o.op,
             .narg = static_cast<uint32_t>(f.args.size()),
             .args = f.args.data(),
+            .default_float = static_cast<uint32_t>(to_ttc(at::get_default_dtype_as_scalartype())),
             .ninto = static_cast<uint32_t>(f.into.size()),
             .into = f.into.data()};
   }

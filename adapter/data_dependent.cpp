@@ -149,7 +149,24 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<c10::SymInt> outpu
 
 }  // namespace
 
-bool expand_masks(c10::IValue& indices, bool keep_lone_mask) {
+// A mask covers as many axes of self as it has, and must have their sizes.
+static void check_mask(const Tensor& self, const Tensor& mask, int64_t place, int64_t axis) {
+  for (int64_t k = 0; k < mask.dim(); k++) {
+    TORCH_CHECK_INDEX(axis + k < self.dim() && mask.size(k) == self.size(axis + k), "The shape of the mask ", mask.sizes(), " at index ",
+                      place, " does not match the shape of the indexed tensor ", self.sizes(), " at index ", axis + k);
+  }
+}
+
+bool expand_masks(const Tensor& self, c10::IValue& indices, bool keep_lone_mask) {
+  int64_t place = 0, axis = 0;
+  for (const auto& e : indices.toListRef()) {
+    bool mask = e.isTensor() && e.toTensor().defined() && (e.toTensor().scalar_type() == at::kBool || e.toTensor().scalar_type() == at::kByte);
+    if (mask) {
+      check_mask(self, e.toTensor(), place, axis);
+    }
+    axis += mask ? e.toTensor().dim() : 1;
+    place++;
+  }
   int given = 0, masks = 0;
   for (const auto& e : indices.toListRef()) {
     if (e.isTensor() && e.toTensor().defined()) {

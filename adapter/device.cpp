@@ -52,6 +52,9 @@ ttc_store* store_of(const at::TensorBase& t) {
   TORCH_CHECK(t.has_storage(), "expected a dense tpu tensor, got one with no storage (layout ", t.layout(), ")");
   const c10::DataPtr& data = storage_of(t)->_mutable_data_ptr_no_checks();
   // The pointer alone says which store it is too: PyTorch pickles a storage through a tensor that borrows its pointer (from_blob).
+  bool ours = data.get_context() == nullptr || data.get_deleter() == &release_store;
+  TORCH_CHECK(ours, "this tensor's memory came from outside (DLPack or from_blob): the tpu device cannot read memory it did not make; "
+              "copy it through the cpu");
   auto* store = static_cast<ttc_store*>(data.get_context() != nullptr ? data.get_context() : data.get());
   TORCH_CHECK(store != nullptr, "this tpu tensor has no storage: it was made from a null pointer or its storage was released");
   return store;
@@ -157,6 +160,7 @@ at::Tensor wrap(ttc_store* store, const ttc_spec& spec, c10::DeviceIndex index) 
 }
 
 void synchronize(c10::DeviceIndex index) {
+  TORCH_CHECK(index >= 0 && index < kMaxDevices, "tpu:", static_cast<int>(index), " does not exist");
   ttc_device* dev = devices[index].load();
   if (dev != nullptr) {
     ttc_error err{};
@@ -197,14 +201,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       current = d.index();
     }
   }
-  c10::Stream getStream(c10::Device d) const override { return c10::Stream(c10::Stream::UNSAFE, {kType, resolve(d)}, current_stream[resolve(d)]); }
+  c10::Stream getStream(c10::Device d) const override { return c10::Stream(c10::Stream::UNSAFE, {kType, resolve(d)}, current_stream.at(resolve(d))); }
   c10::Stream getDefaultStream(c10::Device d) const override { return c10::Stream(c10::Stream::DEFAULT, {kType, resolve(d)}); }
   c10::Stream getNewStream(c10::Device d, int) const override { return c10::Stream(c10::Stream::UNSAFE, {kType, resolve(d)}, next_stream++); }
   c10::Stream getStreamFromGlobalPool(c10::Device d, bool) const override { return getNewStream(d, 0); }
   c10::Stream exchangeStream(c10::Stream s) const override {
     auto index = s.device_index();
-    c10::Stream old(c10::Stream::UNSAFE, {kType, index}, current_stream[index]);
-    current_stream[index] = s.id();
+    c10::Stream old(c10::Stream::UNSAFE, {kType, index}, current_stream.at(index));
+    current_stream.at(index) = s.id();
     return old;
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(ttc_device_count()); }

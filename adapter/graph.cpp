@@ -283,7 +283,7 @@ std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor>& inp
     args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &s});
   }
   ttc_call call = {
-      .op = static_cast<uint32_t>(op), .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .ninto = 0, .into = nullptr};
+      .op = static_cast<uint32_t>(op), .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .default_float = 0, .ninto = 0, .into = nullptr};
   ttc_result res;
   ttc_error err;
   err.op[0] = '\0';
@@ -392,7 +392,7 @@ PyObject* py_graph_node(PyObject*, PyObject* args) {
     }
   }
   std::vector<int32_t> ids(specs.size());
-  ttc_call call = {.op = op, .narg = static_cast<uint32_t>(node.args.size()), .args = node.args.data(), .ninto = 0, .into = nullptr};
+  ttc_call call = {.op = op, .narg = static_cast<uint32_t>(node.args.size()), .args = node.args.data(), .default_float = 0, .ninto = 0, .into = nullptr};
   ttc_error err;
   if (ttc_graph_node(g->graph, &call, static_cast<uint32_t>(specs.size()), specs.data(), ids.data(), &err) != TTC_OK) {
     return raise_python(err);

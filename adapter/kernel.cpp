@@ -30,7 +30,7 @@ struct Kernel final : c10::OperatorKernel {
     Describer d{o, f};
     auto args = torch::jit::last(*stack, o.nstack);
     if (o.indices >= 0) {
-      expand_masks((*stack)[stack->size() - o.nstack + static_cast<uint32_t>(o.indices)], /*keep_lone_mask=*/o.ncall > 2);
+      expand_masks(args[0].toTensor(), (*stack)[stack->size() - o.nstack + static_cast<uint32_t>(o.indices)], /*keep_lone_mask=*/o.ncall > 2);
     }
     d.describe_call(args);
     if ((o.flags & TTC_OP_SIZED) != 0) {
@@ -202,7 +202,8 @@ class Registrar {
     // A composite op without an autograd formula of its own would cut the graph if it had a kernel here; copy_ is base_ops.cpp's.
     bool composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                      !handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd);
-    if (s.name() == "aten::copy_" || composite || !done.insert(name).second) {
+    bool unwritten = name == "aten::native_batch_norm.out";  // its running statistics, unlike the functional's, could not be written
+    if (s.name() == "aten::copy_" || composite || unwritten || !done.insert(name).second) {
       return;
     }
     lib.impl(s.overload_name().empty() ? s.name().c_str() : name.c_str(),
@@ -236,7 +237,7 @@ void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& i
   uint32_t op = ttc_op_find(name);
   TORCH_INTERNAL_ASSERT(op != UINT32_MAX, "no row ", name);
   const ttc_tensor* target = &into;
-  ttc_call call = {.op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .ninto = 1, .into = &target};
+  ttc_call call = {.op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .default_float = 0, .ninto = 1, .into = &target};
   ttc_device* dev = ttc_store_device(into.store);
   ttc_result res;
   ttc_error err;
@@ -252,7 +253,7 @@ void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& i
 std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index) {
   uint32_t op = ttc_op_find(name);
   TORCH_INTERNAL_ASSERT(op != UINT32_MAX, "no row ", name);
-  ttc_call call = {.op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .ninto = 0, .into = nullptr};
+  ttc_call call = {.op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .default_float = 0, .ninto = 0, .into = nullptr};
   ttc_result res;
   ttc_error err;
   err.op[0] = '\0';

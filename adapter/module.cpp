@@ -30,8 +30,9 @@ class NoGil {
 };
 
 // Ctrl-C while the core waits: stop waiting, and let the interpreter raise KeyboardInterrupt when it gets control back.
+unsigned long main_thread = 0;
+
 bool interrupted() {
-  static const unsigned long main_thread = PyThread_get_thread_ident();
   if (PyThread_get_thread_ident() != main_thread || !Py_IsInitialized()) {
     return false;
   }
@@ -53,6 +54,16 @@ bool set(PyObject* dict, const char* key, PyObject* value) {
 
 PyObject* py_register(PyObject*, PyObject*) {
   return guarded([]() -> PyObject* {
+    PyObject* threading = PyImport_ImportModule("threading");
+    PyObject* thread = threading != nullptr ? PyObject_CallMethod(threading, "main_thread", nullptr) : nullptr;
+    PyObject* ident = thread != nullptr ? PyObject_GetAttrString(thread, "ident") : nullptr;
+    main_thread = ident != nullptr ? PyLong_AsUnsignedLong(ident) : 0;
+    Py_XDECREF(ident);
+    Py_XDECREF(thread);
+    Py_XDECREF(threading);
+    if (PyErr_Occurred() != nullptr) {
+      return nullptr;
+    }
     ttc_set_interrupt_check(&interrupted);
     tpu::register_ops();
     Py_RETURN_NONE;

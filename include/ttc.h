@@ -213,6 +213,7 @@ typedef struct ttc_call {
   uint32_t op;                     /* index of the row: ttc_op_find, or a graph's op id */
   uint32_t narg;
   const ttc_arg *args;             /* in schema order, without out= arguments */
+  uint32_t default_float;          /* ttc_dtype of a Python float beside integers (torch.get_default_dtype()); 0: f32 */
   uint32_t ninto;                  /* 0: every result is a fresh store; else the number of results */
   const ttc_tensor *const *into;   /* [ninto] tensor that receives the result (in-place, out=), or NULL for a fresh one */
 } ttc_call;

@@ -147,7 +147,13 @@ static ttc_val tensor_value(ttc_lower *c, int i, int k) {
   return ttc__read_view(c->p->b, slot_before(c->p, slot), &c->p->in->bases[slot], t);
 }
 
-static ttc_dtype scalar_dtype(const ttc_scalar *s) {
+/* torch.get_default_dtype() at the call. */
+static ttc_dtype default_float(const ttc_lower *c) {
+  uint32_t d = c->p->in->call->default_float;
+  return d != 0 ? (ttc_dtype)d : TTC_F32;
+}
+
+static ttc_dtype scalar_dtype(const ttc_lower *c, const ttc_scalar *s) {
   if (s->dtype != TTC_DTYPE_INVALID) {
     return (ttc_dtype)s->dtype;
   }
@@ -157,11 +163,11 @@ static ttc_dtype scalar_dtype(const ttc_scalar *s) {
     case TTC_SCALAR_INT:
       return TTC_S64;
     case TTC_SCALAR_FLOAT:
-      return TTC_F32;
+      return default_float(c);
     case TTC_SCALAR_COMPLEX:
       break;
   }
-  return TTC_C64;
+  return ttc__dtype_complex(default_float(c));
 }
 
 static ttc_val constant(shlo *b, const ttc_scalar *s, ttc_dtype d) {
@@ -216,7 +222,7 @@ ttc_val op_in(ttc_lower *c, int i) {
     return tensor_value(c, i, 0);
   }
   const ttc_scalar *s = scalar(c, i, 0);
-  return op_num(c, i, 0, s != NULL ? scalar_dtype(s) : TTC_S64);
+  return op_num(c, i, 0, s != NULL ? scalar_dtype(c, s) : TTC_S64);
 }
 
 ttc_val op_in_as(ttc_lower *c, int i, ttc_dtype d) {
@@ -233,7 +239,7 @@ ttc_dtype op_in_dtype(const ttc_lower *c, int i) {
     return (ttc_dtype)a->tensor[0].dtype;
   }
   const ttc_scalar *s = scalar(c, i, 0);
-  return s != NULL ? scalar_dtype(s) : TTC_S64;
+  return s != NULL ? scalar_dtype(c, s) : TTC_S64;
 }
 
 int op_in_ndim(const ttc_lower *c, int i) {
@@ -371,7 +377,7 @@ ttc_dtype op_promote(const ttc_lower *c, int first, int last) {
       }
     }
   }
-  return ttc__promotion_result(&p, TTC_F32);
+  return ttc__promotion_result(&p, default_float(c));
 }
 
 /* -------------------------------------------------------------------------------------------------- asking: results */

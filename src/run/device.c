@@ -131,7 +131,9 @@ static void tune_malloc(void) {
 #ifdef __GLIBC__
   const char *s = getenv("TORCH_TPU_TUNE_MALLOC");
   if (s == NULL || strcmp(s, "0") != 0) {
-    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    if (mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0) {
+      mallopt(M_MMAP_THRESHOLD, 32 << 20); /* what older glibc allows */
+    }
     mallopt(M_TRIM_THRESHOLD, 2000 << 20);
     mallopt(M_TOP_PAD, 16 << 20);
     mallopt(M_MXFAST, 0); /* fast bins are merged whenever a block at the end of the heap is freed, that is, by every op */

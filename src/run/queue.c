@@ -41,8 +41,14 @@ static ttc_status wait_for_room(ttc_device *dev, ttc_error *err) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += 1;
-    int rc = pthread_cond_timedwait(&dev->room, &dev->wake_mutex, &until);
-    if (rc == ETIMEDOUT && ttc__interrupted()) {
+    if (pthread_cond_timedwait(&dev->room, &dev->wake_mutex, &until) != ETIMEDOUT) {
+      continue;
+    }
+    /* The check may wait for the interpreter's lock, whose holder may want this mutex. */
+    pthread_mutex_unlock(&dev->wake_mutex);
+    bool stop = ttc__interrupted();
+    pthread_mutex_lock(&dev->wake_mutex);
+    if (stop) {
       st = TTC_FAIL(err, TTC_CANCELLED, "interrupted while the launch queue was full");
       break;
     }

@@ -403,7 +403,7 @@ static void test_dtypes(pjrt_plugin *p) {
 
 int main(void) {
   const char *tmp = getenv("TMPDIR");
-  snprintf(root, sizeof root, "%s/ttc_pjrt_XXXXXX", tmp == NULL ? "/tmp" : tmp);
+  snprintf(root, sizeof root, "%s/ttc_pjrt_XXXXXX", tmp == NULL ? P_tmpdir : tmp);
   if (getenv("TTC_FAKE_PLUGIN") == NULL) {
     printf("1 skipped: TTC_FAKE_PLUGIN does not name the fake plugin (ctest sets it)\n");
     return 0;
