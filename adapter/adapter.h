@@ -50,7 +50,8 @@ void register_ops();
 // Run row `name` on tensors; a helper for base_ops. Results' specs come from `like` when the plan is new.
 void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& into, const ttc_spec& spec);
 // Run row `name` and give its results as new tensors on device `index`; an undefined tensor where the spec's dtype is invalid.
-std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index);
+std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs,
+                                c10::DeviceIndex index);
 // Counters of ops that ran on the CPU: overload name -> times.
 std::vector<std::pair<std::string, uint64_t>> fallbacks();
 void reset_fallbacks();

@@ -28,8 +28,8 @@ bool fits(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional
   return heads && sizes && q.scalar_type() == k.scalar_type() && k.scalar_type() == v.scalar_type();
 }
 
-int64_t choose(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, double dropout_p, bool is_causal,
-               std::optional<double> scale, bool enable_gqa) {
+int64_t choose(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, double dropout_p,
+               bool is_causal, std::optional<double> scale, bool enable_gqa) {
   const auto& ctx = at::globalContext();
   bool fused = ctx.userEnabledOverrideableSDP() || ctx.userEnabledFlashSDP() || ctx.userEnabledMemEfficientSDP();
   if (fused && fits(q, k, v, mask, dropout_p, is_causal, enable_gqa)) {
@@ -74,8 +74,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
   bool has_bias = bias.has_value() && bias->defined();
   ttc_tensor tq = describe(q), tk = describe(k), tv = describe(v), tb = has_bias ? describe(*bias) : ttc_tensor{};
   ttc_scalar number;
-  ttc_arg args[] = {argument(&tq), argument(&tk), argument(&tv), has_bias ? argument(&tb) : none(),
-                    {.kind = TTC_ARG_BOOL, .n = 0, .i = is_causal}, scale_argument(scale, &number)};
+  ttc_arg args[] = {argument(&tq),
+                    argument(&tk),
+                    argument(&tv),
+                    has_bias ? argument(&tb) : none(),
+                    {.kind = TTC_ARG_BOOL, .n = 0, .i = is_causal},
+                    scale_argument(scale, &number)};
   std::array<int64_t, 4> sizes = {q.size(0), q.size(1), q.size(2), v.size(3)};
   std::array<int64_t, 3> rows = {q.size(0), q.size(1), q.size(2)};
   auto r = run_row("_sdpa_forward", args, {spec_like(q, sizes), spec(score_type(q), rows, c10::contiguous_strides(rows))},
@@ -96,8 +100,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad, const Te
   ttc_tensor tb = bias.defined() ? describe(bias) : ttc_tensor{};
   ttc_scalar number;
   int64_t mask[] = {wanted[0], wanted[1], wanted[2], wanted[3] && bias.defined()};
-  ttc_arg args[] = {argument(&tg), argument(&tq), argument(&tk), argument(&tv), bias.defined() ? argument(&tb) : none(), argument(&to),
-                    argument(&tl), {.kind = TTC_ARG_BOOL, .n = 0, .i = is_causal}, scale_argument(scale, &number),
+  ttc_arg args[] = {argument(&tg),
+                    argument(&tq),
+                    argument(&tk),
+                    argument(&tv),
+                    bias.defined() ? argument(&tb) : none(),
+                    argument(&to),
+                    argument(&tl),
+                    {.kind = TTC_ARG_BOOL, .n = 0, .i = is_causal},
+                    scale_argument(scale, &number),
                     {.kind = TTC_ARG_INTS, .n = 4, .ints = mask}};
   ttc_spec specs[4] = {};  // an invalid dtype: not wanted
   const Tensor* like[] = {&q, &k, &v, &bias};

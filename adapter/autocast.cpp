@@ -1,5 +1,5 @@
-// torch.autocast("tpu"): which ops run in the lower precision type, which in float32, which in the widest of their inputs. The lists are
-// PyTorch's own for accelerators, so that a model autocasts as it does on CUDA.
+// torch.autocast("tpu"): which ops run in the lower precision type, which in float32, which in the widest of their inputs. The
+// lists are PyTorch's own for accelerators, so that a model autocasts as it does on CUDA.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
@@ -10,9 +10,10 @@ using namespace at;
 using namespace at::autocast;
 
 Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, int64_t) {
-  TORCH_CHECK(false,
-              "binary_cross_entropy and BCELoss are unsafe to autocast: a probability of 0 or 1 rounded to the lower precision type has an "
-              "infinite loss. Use binary_cross_entropy_with_logits or BCEWithLogitsLoss, or leave autocast for this op.");
+  TORCH_CHECK(
+      false,
+      "binary_cross_entropy and BCELoss are unsafe to autocast: a probability of 0 or 1 rounded to the lower precision type has an "
+      "infinite loss. Use binary_cross_entropy_with_logits or BCEWithLogitsLoss, or leave autocast for this op.");
 }
 
 #define ONE(POLICY, ...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, POLICY)

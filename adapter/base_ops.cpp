@@ -42,8 +42,8 @@ void check_layout(std::optional<at::Layout> layout, std::optional<bool> pin) {
   TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
-Tensor empty(IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout, std::optional<c10::Device> dev,
-             std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
+Tensor empty(IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+             std::optional<c10::Device> dev, std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
   check_layout(layout, pin);
   at::detail::check_size_nonnegative(size);
   auto f = format.value_or(at::MemoryFormat::Contiguous);
@@ -77,8 +77,9 @@ Tensor reshape_alias(const Tensor& self, at::SymIntArrayRef size, at::SymIntArra
 }
 
 Tensor as_strided(const Tensor& self, at::SymIntArrayRef size, at::SymIntArrayRef stride, std::optional<at::SymInt> offset) {
-  return at::native::as_strided_tensorimpl(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride),
-                                           offset.has_value() ? std::make_optional(offset->guard_int(__FILE__, __LINE__)) : std::nullopt);
+  return at::native::as_strided_tensorimpl(
+      self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride),
+      offset.has_value() ? std::make_optional(offset->guard_int(__FILE__, __LINE__)) : std::nullopt);
 }
 
 // --------------------------------------------------------------------------------------------------- storage and size
@@ -112,7 +113,8 @@ const Tensor& resize_(const Tensor& self, at::SymIntArrayRef size, std::optional
     resize(self.unsafeGetTensorImpl(), sizes, std::nullopt);
   }
   if (format.has_value() && *format != at::MemoryFormat::Preserve) {
-    TORCH_CHECK(*format == at::MemoryFormat::Contiguous || self.dim() >= 4, "resize_: memory format ", *format, " needs 4 or 5 dimensions");
+    TORCH_CHECK(*format == at::MemoryFormat::Contiguous || self.dim() >= 4, "resize_: memory format ", *format,
+                " needs 4 or 5 dimensions");
     self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
   }
   return self;
@@ -148,8 +150,8 @@ Tensor& set_empty(Tensor& self) {
 }
 
 bool is_set_to(const Tensor& self, const Tensor& other) {
-  return storage_of(self) == storage_of(other) && self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() &&
-         self.strides() == other.strides();
+  return storage_of(self) == storage_of(other) && self.storage_offset() == other.storage_offset() &&
+         self.sizes() == other.sizes() && self.strides() == other.strides();
 }
 
 // ------------------------------------------------------------------------------------------------------------- copies
@@ -196,8 +198,8 @@ Tensor without_bits(const Tensor& t) {
   return plain.is_neg() ? plain._neg_view() : plain;
 }
 
-/* Also of tensors with the conjugate or negative bit: their fallbacks are passed by (below), since they would clone, and so come here
- * again without end. */
+/* Also of tensors with the conjugate or negative bit: their fallbacks are passed by (below), since they would clone, and so come
+ * here again without end. */
 Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
   if (dst.numel() == 0) {
     return dst;

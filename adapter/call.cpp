@@ -91,8 +91,9 @@ Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags) {
   }
   // Results come before what is written in place besides them (running statistics), as in the functional overload.
   std::stable_partition(o.written.begin(), o.written.end(), [&](uint32_t w) { return o.has_out && w >= o.ncall; });
-  static const std::set<std::string> lenient = {"aten::fill_",       "aten::zero_",           "aten::masked_fill_", "aten::index_put_",
-                                                "aten::index_fill_", "aten::masked_scatter_", "aten::_index_put_impl_"};
+  static const std::set<std::string> lenient = {"aten::fill_",           "aten::zero_",       "aten::masked_fill_",
+                                                "aten::index_put_",      "aten::index_fill_", "aten::masked_scatter_",
+                                                "aten::_index_put_impl_"};
   o.may_overlap = lenient.count(s.name()) != 0;
   o.may_sample = s.name() == "aten::multinomial";
   o.hidden_running_stats = s.name() == "aten::native_batch_norm" && o.written.empty();
@@ -114,7 +115,8 @@ ttc_scalar number(const c10::IValue& v) {
     return {.kind = TTC_SCALAR_COMPLEX, .dtype = 0, .wrapped = 1, .i = 0, .re = z.real(), .im = z.imag()};
   }
   if (v.isSymFloat()) {
-    return {.kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = v.toSymFloat().guard_float(__FILE__, __LINE__), .im = 0};
+    return {
+        .kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = v.toSymFloat().guard_float(__FILE__, __LINE__), .im = 0};
   }
   return {.kind = TTC_SCALAR_INT, .dtype = 0, .wrapped = 1, .i = v.toSymInt().guard_int(__FILE__, __LINE__), .re = 0, .im = 0};
 }

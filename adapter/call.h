@@ -76,8 +76,8 @@ struct Describer {
 
   [[noreturn]] void wrong_device(const at::Tensor& t) {
     TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, tpu:",
-                static_cast<int>(f.index < 0 ? current_device() : f.index), " and ", t.device(), "! (when checking arguments of ", name(),
-                ")");
+                static_cast<int>(f.index < 0 ? current_device() : f.index), " and ", t.device(), "! (when checking arguments of ",
+                name(), ")");
   }
 
   std::string name() const {

@@ -11,13 +11,27 @@ struct Pair {
   at::ScalarType aten;
   ttc_dtype ttc;
 };
-constexpr Pair kPairs[] = {
-    {at::kBool, TTC_BOOL},   {at::kByte, TTC_U8},      {at::kUInt16, TTC_U16}, {at::kUInt32, TTC_U32},
-    {at::kUInt64, TTC_U64},  {at::kChar, TTC_S8},      {at::kShort, TTC_S16},  {at::kInt, TTC_S32},
-    {at::kLong, TTC_S64},    {at::kHalf, TTC_F16},     {at::kBFloat16, TTC_BF16}, {at::kFloat, TTC_F32},
-    {at::kDouble, TTC_F64},  {at::kFloat8_e4m3fn, TTC_F8E4M3FN}, {at::kFloat8_e4m3fnuz, TTC_F8E4M3FNUZ},
-    {at::kFloat8_e5m2, TTC_F8E5M2}, {at::kFloat8_e5m2fnuz, TTC_F8E5M2FNUZ}, {at::kFloat8_e8m0fnu, TTC_F8E8M0FNU},
-    {at::kFloat4_e2m1fn_x2, TTC_F4E2M1FNX2}, {at::kComplexFloat, TTC_C64}, {at::kComplexDouble, TTC_C128}};
+constexpr Pair kPairs[] = {{at::kBool, TTC_BOOL},
+                           {at::kByte, TTC_U8},
+                           {at::kUInt16, TTC_U16},
+                           {at::kUInt32, TTC_U32},
+                           {at::kUInt64, TTC_U64},
+                           {at::kChar, TTC_S8},
+                           {at::kShort, TTC_S16},
+                           {at::kInt, TTC_S32},
+                           {at::kLong, TTC_S64},
+                           {at::kHalf, TTC_F16},
+                           {at::kBFloat16, TTC_BF16},
+                           {at::kFloat, TTC_F32},
+                           {at::kDouble, TTC_F64},
+                           {at::kFloat8_e4m3fn, TTC_F8E4M3FN},
+                           {at::kFloat8_e4m3fnuz, TTC_F8E4M3FNUZ},
+                           {at::kFloat8_e5m2, TTC_F8E5M2},
+                           {at::kFloat8_e5m2fnuz, TTC_F8E5M2FNUZ},
+                           {at::kFloat8_e8m0fnu, TTC_F8E8M0FNU},
+                           {at::kFloat4_e2m1fn_x2, TTC_F4E2M1FNX2},
+                           {at::kComplexFloat, TTC_C64},
+                           {at::kComplexDouble, TTC_C128}};
 
 struct Tables {
   std::array<uint8_t, static_cast<size_t>(at::ScalarType::NumOptions)> to{};
@@ -36,7 +50,8 @@ const Tables tables;
 bool has_ttc(at::ScalarType t) { return static_cast<size_t>(t) < tables.to.size() && tables.to[static_cast<size_t>(t)] != 0; }
 
 ttc_dtype to_ttc(at::ScalarType t) {
-  TORCH_CHECK(has_ttc(t), "the tpu device has no tensors of dtype ", t, ". Convert to a supported dtype first, e.g. float32 or int32");
+  TORCH_CHECK(has_ttc(t), "the tpu device has no tensors of dtype ", t,
+              ". Convert to a supported dtype first, e.g. float32 or int32");
   return static_cast<ttc_dtype>(tables.to[static_cast<size_t>(t)]);
 }
 

@@ -38,7 +38,8 @@ ttc_arg argument(int64_t v) { return {.kind = TTC_ARG_INT, .n = 0, .i = v}; }
 
 Tensor nonzero(const Tensor& self) {
   ttc_tensor t = describe(self);
-  auto r = run_row("nonzero", {argument(&t)}, {spec(TTC_S64, {self.numel(), self.dim()}), spec(TTC_S64, {})}, self.device().index());
+  auto r =
+      run_row("nonzero", {argument(&t)}, {spec(TTC_S64, {self.numel(), self.dim()}), spec(TTC_S64, {})}, self.device().index());
   return r[0].narrow(0, 0, r[1].item<int64_t>());
 }
 
@@ -50,7 +51,8 @@ Tensor masked_select(const Tensor& self, const Tensor& mask) {
 
 // out= forms: the result is worked out, then copied.
 Tensor& give(const Tensor& result, Tensor& out, const char* name) {
-  TORCH_CHECK(out.scalar_type() == result.scalar_type(), name, ": expected out of dtype ", result.scalar_type(), ", got ", out.scalar_type());
+  TORCH_CHECK(out.scalar_type() == result.scalar_type(), name, ": expected out of dtype ", result.scalar_type(), ", got ",
+              out.scalar_type());
   at::native::resize_output(out, result.sizes());
   return out.copy_(result);
 }
@@ -152,15 +154,17 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<c10::SymInt> outpu
 // A mask covers as many axes of self as it has, and must have their sizes.
 static void check_mask(const Tensor& self, const Tensor& mask, int64_t place, int64_t axis) {
   for (int64_t k = 0; k < mask.dim(); k++) {
-    TORCH_CHECK_INDEX(axis + k < self.dim() && mask.size(k) == self.size(axis + k), "The shape of the mask ", mask.sizes(), " at index ",
-                      place, " does not match the shape of the indexed tensor ", self.sizes(), " at index ", axis + k);
+    TORCH_CHECK_INDEX(axis + k < self.dim() && mask.size(k) == self.size(axis + k), "The shape of the mask ", mask.sizes(),
+                      " at index ", place, " does not match the shape of the indexed tensor ", self.sizes(), " at index ",
+                      axis + k);
   }
 }
 
 bool expand_masks(const Tensor& self, c10::IValue& indices, bool keep_lone_mask) {
   int64_t place = 0, axis = 0;
   for (const auto& e : indices.toListRef()) {
-    bool mask = e.isTensor() && e.toTensor().defined() && (e.toTensor().scalar_type() == at::kBool || e.toTensor().scalar_type() == at::kByte);
+    bool mask = e.isTensor() && e.toTensor().defined() &&
+                (e.toTensor().scalar_type() == at::kBool || e.toTensor().scalar_type() == at::kByte);
     if (mask) {
       check_mask(self, e.toTensor(), place, axis);
     }

@@ -53,7 +53,8 @@ ttc_store* store_of(const at::TensorBase& t) {
   const c10::DataPtr& data = storage_of(t)->_mutable_data_ptr_no_checks();
   // The pointer alone says which store it is too: PyTorch pickles a storage through a tensor that borrows its pointer (from_blob).
   bool ours = data.get_context() == nullptr || data.get_deleter() == &release_store;
-  TORCH_CHECK(ours, "this tensor's memory came from outside (DLPack or from_blob): the tpu device cannot read memory it did not make; "
+  TORCH_CHECK(ours,
+              "this tensor's memory came from outside (DLPack or from_blob): the tpu device cannot read memory it did not make; "
               "copy it through the cpu");
   auto* store = static_cast<ttc_store*>(data.get_context() != nullptr ? data.get_context() : data.get());
   TORCH_CHECK(store != nullptr, "this tpu tensor has no storage: it was made from a null pointer or its storage was released");
@@ -99,8 +100,8 @@ struct Allocator final : c10::DeviceAllocator {
   }
 };
 
-// "Pinned" host memory: page aligned. XLA's CPU client and libtpu copy from any host memory; the alignment lets them do it without a
-// staging copy.
+// "Pinned" host memory: page aligned. XLA's CPU client and libtpu copy from any host memory; the alignment lets them do it without
+// a staging copy.
 struct HostAllocator final : at::HostAllocator {
   c10::DataPtr allocate(size_t n) override {
     void* p = nullptr;
@@ -153,9 +154,11 @@ c10::Allocator* allocator() { return &the_allocator; }
 at::Tensor wrap(ttc_store* store, const ttc_spec& spec, c10::DeviceIndex index) {
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), ttc_store_nbyte(store),
                                                        data_ptr(store, index), &the_allocator, /*resizable=*/true);
-  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                                    c10::scalarTypeToTypeMeta(to_aten(spec.dtype)));
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(spec.sizes, spec.ndim), c10::IntArrayRef(spec.strides, spec.ndim));
+  auto t =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                               c10::scalarTypeToTypeMeta(to_aten(spec.dtype)));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(spec.sizes, spec.ndim),
+                                                 c10::IntArrayRef(spec.strides, spec.ndim));
   return t;
 }
 
@@ -201,9 +204,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       current = d.index();
     }
   }
-  c10::Stream getStream(c10::Device d) const override { return c10::Stream(c10::Stream::UNSAFE, {kType, resolve(d)}, current_stream.at(resolve(d))); }
+  c10::Stream getStream(c10::Device d) const override {
+    return c10::Stream(c10::Stream::UNSAFE, {kType, resolve(d)}, current_stream.at(resolve(d)));
+  }
   c10::Stream getDefaultStream(c10::Device d) const override { return c10::Stream(c10::Stream::DEFAULT, {kType, resolve(d)}); }
-  c10::Stream getNewStream(c10::Device d, int) const override { return c10::Stream(c10::Stream::UNSAFE, {kType, resolve(d)}, next_stream++); }
+  c10::Stream getNewStream(c10::Device d, int) const override {
+    return c10::Stream(c10::Stream::UNSAFE, {kType, resolve(d)}, next_stream++);
+  }
   c10::Stream getStreamFromGlobalPool(c10::Device d, bool) const override { return getNewStream(d, 0); }
   c10::Stream exchangeStream(c10::Stream s) const override {
     auto index = s.device_index();
@@ -236,7 +243,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   double elapsedTime(void* first, void* second, c10::DeviceIndex) const override {
     auto *a = static_cast<Event*>(first), *b = static_cast<Event*>(second);
-    TORCH_CHECK(a != nullptr && b != nullptr && a->recorded && b->recorded, "both events must be recorded before their time is asked");
+    TORCH_CHECK(a != nullptr && b != nullptr && a->recorded && b->recorded,
+                "both events must be recorded before their time is asked");
     return std::chrono::duration<double, std::milli>(b->when - a->when).count();
   }
 };

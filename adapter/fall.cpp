@@ -129,8 +129,8 @@ class Fallen {
     return it->second;
   }
 
-  ttc_status define(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, uint64_t* mask, ttc_result* res,
-                    ttc_error* err) {
+  ttc_status define(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, uint64_t* mask,
+                    ttc_result* res, ttc_error* err) {
     err->message[0] = '\0';
     Inference found;
     try {
@@ -157,7 +157,8 @@ class Fallen {
     }
     ttc_call call = d.call();
     ttc_graph_choose(static_cast<uint32_t>(graph));
-    ttc_status st = ttc_call_define(device(d.f.index), &call, static_cast<uint32_t>(found.specs.size()), found.specs.data(), res, err);
+    ttc_status st =
+        ttc_call_define(device(d.f.index), &call, static_cast<uint32_t>(found.specs.size()), found.specs.data(), res, err);
     ttc_graph_choose(UINT32_MAX);
     if (st == TTC_UNIMPLEMENTED) {
       std::lock_guard<std::mutex> lock(mutex);

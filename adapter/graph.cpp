@@ -1,8 +1,8 @@
 // Graphs for Python: building them from plain data, asking Python to trace a decomposition, and running one by its id.
 //
 // Plain data: a value of the graph is an int; a number, bool, str or None is itself; a dtype is an int (ttc_dtype) where the schema
-// asks for one; ("num", arg, kind) is a number given at run time; ("const", number, dtype) is a 0-d tensor of known contents, or with
-// dtype 0 a number in a tensor's place.
+// asks for one; ("num", arg, kind) is a number given at run time; ("const", number, dtype) is a 0-d tensor of known contents, or
+// with dtype 0 a number in a tensor's place.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <c10/util/strides.h>
@@ -117,7 +117,8 @@ struct Node {
       return false;
     }
     const ttc_spec& s = g.values[static_cast<size_t>(id)];
-    *t = ttc_tensor{nullptr, s.sizes, s.strides, 0, static_cast<int32_t>(id), static_cast<uint8_t>(s.dtype), static_cast<uint8_t>(s.ndim)};
+    *t = ttc_tensor{
+        nullptr, s.sizes, s.strides, 0, static_cast<int32_t>(id), static_cast<uint8_t>(s.dtype), static_cast<uint8_t>(s.ndim)};
     return true;
   }
 
@@ -282,8 +283,12 @@ std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor>& inp
     s = {.kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = numbers.get(i), .im = 0};
     args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &s});
   }
-  ttc_call call = {
-      .op = static_cast<uint32_t>(op), .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .default_float = 0, .ninto = 0, .into = nullptr};
+  ttc_call call = {.op = static_cast<uint32_t>(op),
+                   .narg = static_cast<uint32_t>(args.size()),
+                   .args = args.data(),
+                   .default_float = 0,
+                   .ninto = 0,
+                   .into = nullptr};
   ttc_result res;
   ttc_error err;
   err.op[0] = '\0';
@@ -392,7 +397,12 @@ PyObject* py_graph_node(PyObject*, PyObject* args) {
     }
   }
   std::vector<int32_t> ids(specs.size());
-  ttc_call call = {.op = op, .narg = static_cast<uint32_t>(node.args.size()), .args = node.args.data(), .default_float = 0, .ninto = 0, .into = nullptr};
+  ttc_call call = {.op = op,
+                   .narg = static_cast<uint32_t>(node.args.size()),
+                   .args = node.args.data(),
+                   .default_float = 0,
+                   .ninto = 0,
+                   .into = nullptr};
   ttc_error err;
   if (ttc_graph_node(g->graph, &call, static_cast<uint32_t>(specs.size()), specs.data(), ids.data(), &err) != TTC_OK) {
     return raise_python(err);

@@ -30,7 +30,8 @@ struct Kernel final : c10::OperatorKernel {
     Describer d{o, f};
     auto args = torch::jit::last(*stack, o.nstack);
     if (o.indices >= 0) {
-      expand_masks(args[0].toTensor(), (*stack)[stack->size() - o.nstack + static_cast<uint32_t>(o.indices)], /*keep_lone_mask=*/o.ncall > 2);
+      expand_masks(args[0].toTensor(), (*stack)[stack->size() - o.nstack + static_cast<uint32_t>(o.indices)],
+                   /*keep_lone_mask=*/o.ncall > 2);
     }
     d.describe_call(args);
     if ((o.flags & TTC_OP_SIZED) != 0) {
@@ -59,7 +60,8 @@ struct Kernel final : c10::OperatorKernel {
     give_back(o, stack, res, f.index);
   }
 
-  ttc_status miss(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, ttc_result* res, ttc_error* err) {
+  ttc_status miss(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, ttc_result* res,
+                  ttc_error* err) {
     for (uint32_t w : o.written) {
       if (!o.may_overlap && args[w].isTensor()) {
         at::assert_no_internal_overlap(args[w].toTensor());  // the geometry is part of the key, so a hit has been checked
@@ -103,7 +105,7 @@ struct Kernel final : c10::OperatorKernel {
     ttc_error err;
     ttc_call call = d.call();
     bool resized = ttc_call_infer(&call, 1, specs.data(), &n, &err) == TTC_OK ? resize_outs(args, specs)
-                                                                             : infer_by_meta(handle, o, args).resized;
+                                                                              : infer_by_meta(handle, o, args).resized;
     if (resized) {
       d.describe_call(args);
     }
@@ -202,7 +204,8 @@ class Registrar {
     // A composite op without an autograd formula of its own would cut the graph if it had a kernel here; copy_ is base_ops.cpp's.
     bool composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                      !handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd);
-    bool unwritten = name == "aten::native_batch_norm.out";  // its running statistics, unlike the functional's, could not be written
+    bool unwritten =
+        name == "aten::native_batch_norm.out";  // its running statistics, unlike the functional's, could not be written
     if (s.name() == "aten::copy_" || composite || unwritten || !done.insert(name).second) {
       return;
     }
@@ -210,7 +213,8 @@ class Registrar {
              torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(study(s, op, flags))));
   }
 
-  void variants(const c10::FunctionSchema& f, const std::string& base, const std::string& overload, uint32_t op, unsigned flags, bool out) {
+  void variants(const c10::FunctionSchema& f, const std::string& base, const std::string& overload, uint32_t op, unsigned flags,
+                bool out) {
     auto it = by_base.find(base);
     if (it == by_base.end()) {
       return;
@@ -223,7 +227,8 @@ class Registrar {
         writes |= written(a);
         has_out |= a.kwarg_only() && written(a);
       }
-      bool match = same_types(call_types(s, true), call_types(f, true)) || (out && same_types(call_types(s, false), call_types(f, false)));
+      bool match =
+          same_types(call_types(s, true), call_types(f, true)) || (out && same_types(call_types(s, false), call_types(f, false)));
       if (writes && has_out == out && match) {
         add(*handle, op, flags);
       }
@@ -237,7 +242,8 @@ void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& i
   uint32_t op = ttc_op_find(name);
   TORCH_INTERNAL_ASSERT(op != UINT32_MAX, "no row ", name);
   const ttc_tensor* target = &into;
-  ttc_call call = {.op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .default_float = 0, .ninto = 1, .into = &target};
+  ttc_call call = {
+      .op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .default_float = 0, .ninto = 1, .into = &target};
   ttc_device* dev = ttc_store_device(into.store);
   ttc_result res;
   ttc_error err;
@@ -250,10 +256,12 @@ void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& i
   ttc_result_done(&res);
 }
 
-std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index) {
+std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs,
+                                c10::DeviceIndex index) {
   uint32_t op = ttc_op_find(name);
   TORCH_INTERNAL_ASSERT(op != UINT32_MAX, "no row ", name);
-  ttc_call call = {.op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .default_float = 0, .ninto = 0, .into = nullptr};
+  ttc_call call = {
+      .op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .default_float = 0, .ninto = 0, .into = nullptr};
   ttc_result res;
   ttc_error err;
   err.op[0] = '\0';

@@ -106,9 +106,10 @@ PyObject* py_device_info(PyObject*, PyObject* arg) {
       NoGil no_gil;
       ttc_device_get_info(tpu::device(static_cast<c10::DeviceIndex>(index)), &i);
     }
-    return Py_BuildValue("{s:s,s:s,s:s,s:s,s:(ii),s:O,s:L}", "platform", i.platform, "platform_version", i.platform_version, "device_kind",
-                         i.device_kind, "plugin_path", i.plugin_path, "pjrt_api", i.pjrt_api_major, i.pjrt_api_minor, "simulated",
-                         i.simulated != 0 ? Py_True : Py_False, "memory_limit_bytes", static_cast<long long>(i.memory_limit_nbyte));
+    return Py_BuildValue("{s:s,s:s,s:s,s:s,s:(ii),s:O,s:L}", "platform", i.platform, "platform_version", i.platform_version,
+                         "device_kind", i.device_kind, "plugin_path", i.plugin_path, "pjrt_api", i.pjrt_api_major, i.pjrt_api_minor,
+                         "simulated", i.simulated != 0 ? Py_True : Py_False, "memory_limit_bytes",
+                         static_cast<long long>(i.memory_limit_nbyte));
   });
 }
 
@@ -121,10 +122,10 @@ PyObject* py_stats(PyObject*, PyObject* arg) {
     ttc_stats s{};
     ttc_device_get_stats(tpu::device(static_cast<c10::DeviceIndex>(index)), &s);
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:L,s:K}", "calls", (unsigned long long)s.calls, "programs_compiled",
-                         (unsigned long long)s.programs_compiled, "programs_loaded", (unsigned long long)s.programs_loaded, "compile_ns",
-                         (unsigned long long)s.compile_ns, "plans", (unsigned long long)s.plans, "cache_errors",
-                         (unsigned long long)s.cache_errors, "live_bytes", (long long)s.live_nbyte, "peak_bytes", (long long)s.peak_nbyte,
-                         "queue_wait_ns", (unsigned long long)s.queue_wait_ns);
+                         (unsigned long long)s.programs_compiled, "programs_loaded", (unsigned long long)s.programs_loaded,
+                         "compile_ns", (unsigned long long)s.compile_ns, "plans", (unsigned long long)s.plans, "cache_errors",
+                         (unsigned long long)s.cache_errors, "live_bytes", (long long)s.live_nbyte, "peak_bytes",
+                         (long long)s.peak_nbyte, "queue_wait_ns", (unsigned long long)s.queue_wait_ns);
   });
 }
 
@@ -172,8 +173,8 @@ PyObject* py_ops(PyObject*, PyObject*) {
     if (!ttc_op_get(op, &i)) {
       continue;
     }
-    PyObject* row = Py_BuildValue("{s:s,s:s,s:I,s:d,s:d,s:s}", "name", i.name, "family", i.family, "flags", i.flags, "rtol", i.rtol, "atol",
-                                  i.atol, "note", i.note);
+    PyObject* row = Py_BuildValue("{s:s,s:s,s:I,s:d,s:d,s:s}", "name", i.name, "family", i.family, "flags", i.flags, "rtol", i.rtol,
+                                  "atol", i.atol, "note", i.note);
     if (row == nullptr || PyList_Append(list, row) != 0) {
       Py_CLEAR(list);
     }
@@ -209,7 +210,8 @@ PyMethodDef methods[] = {
     {"last_module", py_last_module, METH_NOARGS, "StableHLO of the last program this thread lowered."},
     {"shutdown", py_shutdown, METH_O, "Finish queued work (at most this many ms) and stop the threads."},
     {"graph_new", tpu::py_graph_new, METH_O, "A new graph of this name, as a capsule."},
-    {"graph_input", tpu::py_graph_input, METH_VARARGS, "(graph, arg, k, dtype, sizes): entry k of the call's argument arg; its value."},
+    {"graph_input", tpu::py_graph_input, METH_VARARGS,
+     "(graph, arg, k, dtype, sizes): entry k of the call's argument arg; its value."},
     {"graph_node", tpu::py_graph_node, METH_VARARGS, "(graph, row, args, ((dtype, sizes) or None, ..)): the results' values."},
     {"graph_finish", tpu::py_graph_finish, METH_VARARGS, "(graph, values): the op id that runs it."},
     {"set_decomposer", tpu::py_set_decomposer, METH_O, "fn(overload, args) -> op id of a graph, -1 or -2."},

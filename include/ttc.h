@@ -64,10 +64,10 @@ typedef enum ttc_status {
 
 typedef struct ttc_error {
   ttc_status code;
-  int line;          /* source line in the core where it arose */
-  const char *file;  /* static string, or NULL */
-  char op[64];       /* the op's overload name ("add.Tensor"), or "" */
-  char message[1536];/* "expected X, got Y, do Z"; truncated with "..." if longer */
+  int line;           /* source line in the core where it arose */
+  const char *file;   /* static string, or NULL */
+  char op[64];        /* the op's overload name ("add.Tensor"), or "" */
+  char message[1536]; /* "expected X, got Y, do Z"; truncated with "..." if longer */
 } ttc_error;
 
 /* Name of a code, e.g. "INVALID_ARGUMENT". any thread */
@@ -78,12 +78,26 @@ TTC_API const char *ttc_status_name(ttc_status s);
 typedef enum ttc_dtype {
   TTC_DTYPE_INVALID = 0,
   TTC_BOOL,
-  TTC_U8, TTC_U16, TTC_U32, TTC_U64,
-  TTC_S8, TTC_S16, TTC_S32, TTC_S64,
-  TTC_F16, TTC_BF16, TTC_F32, TTC_F64,
-  TTC_F8E4M3FN, TTC_F8E4M3FNUZ, TTC_F8E5M2, TTC_F8E5M2FNUZ, TTC_F8E8M0FNU,
+  TTC_U8,
+  TTC_U16,
+  TTC_U32,
+  TTC_U64,
+  TTC_S8,
+  TTC_S16,
+  TTC_S32,
+  TTC_S64,
+  TTC_F16,
+  TTC_BF16,
+  TTC_F32,
+  TTC_F64,
+  TTC_F8E4M3FN,
+  TTC_F8E4M3FNUZ,
+  TTC_F8E5M2,
+  TTC_F8E5M2FNUZ,
+  TTC_F8E8M0FNU,
   TTC_F4E2M1FNX2, /* two 4-bit floats a byte, PyTorch's float4_e2m1fn_x2 */
-  TTC_C64, TTC_C128,
+  TTC_C64,
+  TTC_C128,
   TTC_NDTYPE
 } ttc_dtype;
 
@@ -98,13 +112,13 @@ typedef struct ttc_device ttc_device; /* one PJRT device with its queue, plans a
 typedef struct ttc_store ttc_store;   /* what a torch storage points at: the bytes that many views share */
 
 typedef struct ttc_device_info {
-  char platform[32];         /* "cpu", "tpu" */
+  char platform[32]; /* "cpu", "tpu" */
   char platform_version[256];
   char device_kind[128];
   char plugin_path[1024];
   int pjrt_api_major, pjrt_api_minor;
-  int simulated;             /* 1 if this is not a TPU */
-  int64_t memory_limit_nbyte;/* device memory; the machine's memory when simulated */
+  int simulated;              /* 1 if this is not a TPU */
+  int64_t memory_limit_nbyte; /* device memory; the machine's memory when simulated */
 } ttc_device_info;
 
 /* Number of devices a process may open, without loading a plugin: 1 where no TPU is attached and a CPU plugin can be found,
@@ -133,7 +147,7 @@ TTC_API void ttc_shutdown(int timeout_ms);
 /* -------------------------------------------------------------------------------------------------------- stores */
 
 typedef struct ttc_spec { /* a dense or strided tensor without contents */
-  ttc_dtype dtype; /* TTC_DTYPE_INVALID: a result that is not wanted (it gets no store) */
+  ttc_dtype dtype;        /* TTC_DTYPE_INVALID: a result that is not wanted (it gets no store) */
   int ndim;
   int64_t sizes[TTC_MAX_NDIM];
   int64_t strides[TTC_MAX_NDIM]; /* elements */
@@ -141,8 +155,7 @@ typedef struct ttc_spec { /* a dense or strided tensor without contents */
 
 /* A store of `nbyte` bytes with undefined contents. Its base shape is taken from `spec` when given (the tensor that makes
  * it), else it is flat bytes. No device memory is taken before the first write or read. any thread */
-TTC_API TTC_MUST_USE ttc_status ttc_store_new(ttc_device *dev, size_t nbyte, const ttc_spec *spec, ttc_store **out,
-                                              ttc_error *err);
+TTC_API TTC_MUST_USE ttc_status ttc_store_new(ttc_device *dev, size_t nbyte, const ttc_spec *spec, ttc_store **out, ttc_error *err);
 TTC_API void ttc_store_retain(ttc_store *s);
 TTC_API void ttc_store_release(ttc_store *s); /* any thread, after ttc_shutdown too */
 TTC_API size_t ttc_store_nbyte(const ttc_store *s);
@@ -210,21 +223,21 @@ typedef struct ttc_arg {
 } ttc_arg;
 
 typedef struct ttc_call {
-  uint32_t op;                     /* index of the row: ttc_op_find, or a graph's op id */
+  uint32_t op; /* index of the row: ttc_op_find, or a graph's op id */
   uint32_t narg;
-  const ttc_arg *args;             /* in schema order, without out= arguments */
-  uint32_t default_float;          /* ttc_dtype of a Python float beside integers (torch.get_default_dtype()); 0: f32 */
-  uint32_t ninto;                  /* 0: every result is a fresh store; else the number of results */
-  const ttc_tensor *const *into;   /* [ninto] tensor that receives the result (in-place, out=), or NULL for a fresh one */
+  const ttc_arg *args;           /* in schema order, without out= arguments */
+  uint32_t default_float;        /* ttc_dtype of a Python float beside integers (torch.get_default_dtype()); 0: f32 */
+  uint32_t ninto;                /* 0: every result is a fresh store; else the number of results */
+  const ttc_tensor *const *into; /* [ninto] tensor that receives the result (in-place, out=), or NULL for a fresh one */
 } ttc_call;
 
 typedef struct ttc_plan ttc_plan;
 
 typedef struct ttc_result {
-  ttc_plan *plan;         /* one reference; give back with ttc_result_done */
+  ttc_plan *plan; /* one reference; give back with ttc_result_done */
   uint32_t nout;
-  const ttc_spec *specs;  /* [nout] owned by the plan */
-  ttc_store **stores;     /* [nout] one reference each, NULL where `into` was given; array owned by the result */
+  const ttc_spec *specs; /* [nout] owned by the plan */
+  ttc_store **stores;    /* [nout] one reference each, NULL where `into` was given; array owned by the result */
   ttc_store *inline_stores[4];
 } ttc_result;
 
@@ -241,26 +254,25 @@ TTC_API void ttc_result_done(ttc_result *res);
 /* ----------------------------------------------------------------------------------------------------- op table */
 
 typedef struct ttc_op_info {
-  const char *name;      /* functional overload as in ATen, "add.Tensor" */
-  const char *family;    /* "binary" */
-  unsigned flags;        /* TTC_OP_* */
-  double rtol, atol;     /* float32 tolerance against CPU PyTorch, for tests */
-  const char *note;      /* what the documentation says of it, or "" */
+  const char *name;   /* functional overload as in ATen, "add.Tensor" */
+  const char *family; /* "binary" */
+  unsigned flags;     /* TTC_OP_* */
+  double rtol, atol;  /* float32 tolerance against CPU PyTorch, for tests */
+  const char *note;   /* what the documentation says of it, or "" */
 } ttc_op_info;
 
-#define TTC_OP_RNG 1u       /* takes a Generator: the front end appends a TTC_ARG_RNG argument */
+#define TTC_OP_RNG 1u        /* takes a Generator: the front end appends a TTC_ARG_RNG argument */
 #define TTC_OP_GRAPH_ONLY 2u /* a view in eager mode: only met inside graphs, never registered as a kernel */
-#define TTC_OP_NO_META 4u   /* PyTorch has no Meta kernel: the core infers the results (ttc_call_infer) */
+#define TTC_OP_NO_META 4u    /* PyTorch has no Meta kernel: the core infers the results (ttc_call_infer) */
 #define TTC_OP_SIZED 16u     /* result size depends on runtime numbers: the front end asks ttc_call_infer before every call */
-#define TTC_OP_DATA_SIZE 8u /* result size depends on data: the front end handles it in two calls */
+#define TTC_OP_DATA_SIZE 8u  /* result size depends on data: the front end handles it in two calls */
 
 TTC_API uint32_t ttc_op_count(void);
 TTC_API TTC_MUST_USE bool ttc_op_get(uint32_t op, ttc_op_info *out);
 TTC_API uint32_t ttc_op_find(const char *name); /* UINT32_MAX if there is no row */
 
 /* For rows with TTC_OP_NO_META: results' specs from the arguments' shapes. Fills at most max specs. any thread */
-TTC_API TTC_MUST_USE ttc_status ttc_call_infer(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout,
-                                               ttc_error *err);
+TTC_API TTC_MUST_USE ttc_status ttc_call_infer(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err);
 
 /* -------------------------------------------------------------------------------------------------------- graphs */
 
@@ -278,12 +290,12 @@ TTC_API int32_t ttc_graph_input_scalar(ttc_graph *g, ttc_scalar_kind kind);
 /* Append a node. Tensor arguments refer to values (`value` >= 0, store NULL, dense strides). `out_ids[k]` receives ids. */
 TTC_API TTC_MUST_USE ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, const ttc_spec *specs,
                                                int32_t *out_ids, ttc_error *err);
-TTC_API TTC_MUST_USE ttc_status ttc_graph_finish(ttc_graph *g, uint32_t nout, const int32_t *out_ids, uint32_t *op,
-                                                 ttc_error *err);
+TTC_API TTC_MUST_USE ttc_status ttc_graph_finish(ttc_graph *g, uint32_t nout, const int32_t *out_ids, uint32_t *op, ttc_error *err);
 
-/* An op whose calls are run by graphs, one a signature: keyed by its own arguments like any op's calls. On TTC_NOT_FOUND build a graph
- * whose inputs are ttc_graph_input_of (a runtime number: wrapped = 2, i = the argument), choose it, and define the call.
- * static_args: bit i: numbers of argument i are baked into the graphs, so they are part of the key. UINT32_MAX: out of memory. any thread */
+/* An op whose calls are run by graphs, one a signature: keyed by its own arguments like any op's calls. On TTC_NOT_FOUND build a
+ * graph whose inputs are ttc_graph_input_of (a runtime number: wrapped = 2, i = the argument), choose it, and define the call.
+ * static_args: bit i: numbers of argument i are baked into the graphs, so they are part of the key. UINT32_MAX: out of memory. any
+ * thread */
 TTC_API uint32_t ttc_op_declare(const char *name, uint64_t static_args);
 /* Entry k of argument arg of the call (k = 0 unless it is a list); returns its value id. */
 TTC_API int32_t ttc_graph_input_of(ttc_graph *g, uint32_t arg, uint32_t k);
@@ -312,10 +324,11 @@ TTC_API void ttc_set_matmul_precision(int level);
 /* StableHLO of the last plan defined by this thread, for tests and bug reports; "" if none. Valid until the next define. */
 TTC_API const char *ttc_last_module(void);
 
-/* StableHLO text of a call without a device (golden tests, ahead-of-time compiling). Tensors' stores may be NULL (value -2): dense inputs.
+/* StableHLO text of a call without a device (golden tests, ahead-of-time compiling). Tensors' stores may be NULL (value -2): dense
+ * inputs.
  * `*text` is freed with ttc_text_free. any thread */
-TTC_API TTC_MUST_USE ttc_status ttc_call_lower(const ttc_call *call, uint32_t nout, const ttc_spec *specs, int for_tpu,
-                                               char **text, ttc_error *err);
+TTC_API TTC_MUST_USE ttc_status ttc_call_lower(const ttc_call *call, uint32_t nout, const ttc_spec *specs, int for_tpu, char **text,
+                                               ttc_error *err);
 TTC_API void ttc_text_free(char *text);
 
 #ifdef __cplusplus

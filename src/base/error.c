@@ -13,9 +13,10 @@ struct ttc__poison {
 };
 
 static const char *const status_names[] = {
-    "OK",           "CANCELLED",           "UNKNOWN",          "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
-    "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",      "OUT_OF_RANGE",
-    "UNIMPLEMENTED", "INTERNAL",           "UNAVAILABLE",      "DATA_LOSS",        "UNAUTHENTICATED"};
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
 
 const char *ttc_status_name(ttc_status s) {
   if ((size_t)s < sizeof status_names / sizeof *status_names) {
@@ -71,8 +72,14 @@ void ttc__poison_release(ttc__poison *p) {
   }
 }
 
-const ttc_error *ttc__poison_error(const ttc__poison *p) { return &p->err; }
+const ttc_error *ttc__poison_error(const ttc__poison *p) {
+  return &p->err;
+}
 
-bool ttc__poison_claim(ttc__poison *p) { return !atomic_exchange(&p->claimed, true); }
+bool ttc__poison_claim(ttc__poison *p) {
+  return !atomic_exchange(&p->claimed, true);
+}
 
-bool ttc__poison_claimed(const ttc__poison *p) { return atomic_load(&p->claimed); }
+bool ttc__poison_claimed(const ttc__poison *p) {
+  return atomic_load(&p->claimed);
+}

@@ -11,12 +11,12 @@ ttc_status ttc__fail_at(ttc_error *err, ttc_status code, const char *file, int l
 #define TTC_FAIL(err, code, ...) ttc__fail_at((err), (code), __FILE__, __LINE__, __VA_ARGS__)
 
 /* Return the status of a fallible call from the enclosing function when it failed. */
-#define TTC_TRY(expr)                    \
-  do {                                   \
-    ttc_status ttc_try_s_ = (expr);      \
-    if (ttc_try_s_ != TTC_OK) {          \
-      return ttc_try_s_;                 \
-    }                                    \
+#define TTC_TRY(expr)               \
+  do {                              \
+    ttc_status ttc_try_s_ = (expr); \
+    if (ttc_try_s_ != TTC_OK) {     \
+      return ttc_try_s_;            \
+    }                               \
   } while (0)
 
 /* Our own mistakes only, never user input. */

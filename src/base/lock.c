@@ -9,7 +9,9 @@ void ttc__lock_init(ttc__lock *l, ttc__rank rank) {
   l->rank = rank;
 }
 
-void ttc__lock_destroy(ttc__lock *l) { pthread_mutex_destroy(&l->mutex); }
+void ttc__lock_destroy(ttc__lock *l) {
+  pthread_mutex_destroy(&l->mutex);
+}
 
 static struct timespec after_ns(int64_t ns) {
   int64_t until = ttc__now_ns() + ns;

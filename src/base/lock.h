@@ -8,14 +8,14 @@
 #include <stdint.h>
 
 typedef enum ttc__rank {
-  TTC__RANK_OPEN = 1,  /* opening devices */
-  TTC__RANK_PLUGIN,    /* the list of loaded plugins; held while one loads, so that it loads once */
-  TTC__RANK_LAUNCH,    /* the right to take records off the queue and launch them */
-  TTC__RANK_DISPATCH,  /* keys, plans, stores' base shapes, appending to the queue */
-  TTC__RANK_PLAN,      /* one plan's compile state */
-  TTC__RANK_POOL,      /* the compile pool's jobs */
-  TTC__RANK_CACHE,     /* executable cache */
-  TTC__RANK_STORE,     /* the list of live stores */
+  TTC__RANK_OPEN = 1, /* opening devices */
+  TTC__RANK_PLUGIN,   /* the list of loaded plugins; held while one loads, so that it loads once */
+  TTC__RANK_LAUNCH,   /* the right to take records off the queue and launch them */
+  TTC__RANK_DISPATCH, /* keys, plans, stores' base shapes, appending to the queue */
+  TTC__RANK_PLAN,     /* one plan's compile state */
+  TTC__RANK_POOL,     /* the compile pool's jobs */
+  TTC__RANK_CACHE,    /* executable cache */
+  TTC__RANK_STORE,    /* the list of live stores */
   TTC__RANK_LOG
 } ttc__rank;
 
@@ -34,10 +34,16 @@ bool ttc__lock_try(ttc__lock *l);
 bool ttc__lock_take_ns(ttc__lock *l, int64_t timeout_ns);
 void ttc__lock_drop(ttc__lock *l);
 #else
-static inline void ttc__lock_take(ttc__lock *l) { pthread_mutex_lock(&l->mutex); }
-static inline bool ttc__lock_try(ttc__lock *l) { return pthread_mutex_trylock(&l->mutex) == 0; }
+static inline void ttc__lock_take(ttc__lock *l) {
+  pthread_mutex_lock(&l->mutex);
+}
+static inline bool ttc__lock_try(ttc__lock *l) {
+  return pthread_mutex_trylock(&l->mutex) == 0;
+}
 bool ttc__lock_take_ns(ttc__lock *l, int64_t timeout_ns); /* false if it could not be had in that time */
-static inline void ttc__lock_drop(ttc__lock *l) { pthread_mutex_unlock(&l->mutex); }
+static inline void ttc__lock_drop(ttc__lock *l) {
+  pthread_mutex_unlock(&l->mutex);
+}
 #endif
 
 /* Wait on c for at most timeout_ns (monotonic conditions only, see ttc__cond_init); the lock is released meanwhile. */

@@ -41,7 +41,9 @@ uint64_t ttc__hash64(const void *bytes, size_t n) {
   return mix(mix(load64(tail) ^ k0 ^ h, load64(tail + 8) ^ k1), k0);
 }
 
-ttc__map *ttc__map_new(void) { return calloc(1, sizeof(ttc__map)); }
+ttc__map *ttc__map_new(void) {
+  return calloc(1, sizeof(ttc__map));
+}
 
 void ttc__map_free(ttc__map *m) {
   if (m == NULL) {
@@ -54,7 +56,9 @@ void ttc__map_free(ttc__map *m) {
   free(m);
 }
 
-size_t ttc__map_count(const ttc__map *m) { return m->count; }
+size_t ttc__map_count(const ttc__map *m) {
+  return m->count;
+}
 
 static entry *find(const ttc__map *m, const void *key, size_t n, uint64_t hash) {
   if (m->cap == 0) {

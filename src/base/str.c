@@ -55,7 +55,9 @@ void ttc__str_addn(ttc__str *s, const void *bytes, size_t n) {
   }
 }
 
-void ttc__str_add(ttc__str *s, const char *text) { ttc__str_addn(s, text, strlen(text)); }
+void ttc__str_add(ttc__str *s, const char *text) {
+  ttc__str_addn(s, text, strlen(text));
+}
 
 void ttc__str_addf(ttc__str *s, const char *fmt, ...) {
   va_list ap, again;
@@ -72,7 +74,9 @@ void ttc__str_addf(ttc__str *s, const char *fmt, ...) {
   va_end(again);
 }
 
-const char *ttc__str_get(const ttc__str *s) { return s->data != NULL ? s->data : ""; }
+const char *ttc__str_get(const ttc__str *s) {
+  return s->data != NULL ? s->data : "";
+}
 
 char *ttc__str_take(ttc__str *s) {
   if (s->failed) {

@@ -238,7 +238,8 @@ ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, con
     const ttc_arg *a = &call->args[i];
     bool open = (a->kind == TTC_ARG_SCALAR || a->kind == TTC_ARG_SCALARS) && a->n > 0 && a->scalar[0].wrapped == 2;
     if (open && ((row->static_args >> i) & 1) != 0) {
-      return TTC_FAIL(err, TTC_UNIMPLEMENTED, "%s needs argument %u when it is compiled, which this graph gets at run time", row->name, i);
+      return TTC_FAIL(err, TTC_UNIMPLEMENTED, "%s needs argument %u when it is compiled, which this graph gets at run time",
+                      row->name, i);
     }
   }
   node *n = ttc__arena_alloc(g->arena, sizeof *n);

@@ -38,11 +38,12 @@ static int64_t as_int(const ttc_scalar *s) {
   return s->kind == TTC_SCALAR_FLOAT ? (int64_t)s->re : s->i;
 }
 
-/* arange: ceil((end - start) / step) elements, exactly in s64 where the result is s64; range: floor + 1. What does not give a size is
- * left to PyTorch's own words. */
+/* arange: ceil((end - start) / step) elements, exactly in s64 where the result is s64; range: floor + 1. What does not give a size
+ * is left to PyTorch's own words. */
 static ttc_status infer_range(const ttc_call *call, bool closed, ttc_spec *spec, ttc_error *err) {
   const ttc_arg *a = call->args;
-  if (call->narg < 3 || call->ninto != 1 || a[0].kind != TTC_ARG_SCALAR || a[1].kind != TTC_ARG_SCALAR || a[2].kind != TTC_ARG_SCALAR) {
+  if (call->narg < 3 || call->ninto != 1 || a[0].kind != TTC_ARG_SCALAR || a[1].kind != TTC_ARG_SCALAR ||
+      a[2].kind != TTC_ARG_SCALAR) {
     return TTC_FAIL(err, TTC_UNIMPLEMENTED, "a range of other than three numbers");
   }
   double start = as_double(a[0].scalar), end = as_double(a[1].scalar), step = as_double(a[2].scalar);

@@ -4,7 +4,9 @@
  * something, and the count; the front end reads it and cuts. */
 #include "op/index.h"
 
-static ttc_val add(shlo *b, ttc_val earlier, ttc_val later) { return shlo_add(b, earlier, later); }
+static ttc_val add(shlo *b, ttc_val earlier, ttc_val later) {
+  return shlo_add(b, earlier, later);
+}
 
 ttc_val ttc__running_count(shlo *b, ttc_val mask) {
   ttc_dtype d = shlo_nelem(b, mask) < INT32_MAX ? TTC_S32 : TTC_S64;

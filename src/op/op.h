@@ -33,11 +33,11 @@ typedef struct ttc_op_row {
 } ttc_op_row;
 
 /* One array a family; table.c collects them. */
-#define TTC__FAMILIES(X)                                                                                                          \
-  X(unary)                                                                                                                        \
-  X(act) X(special) X(binary) X(compare) X(cast) X(fill) X(view) X(reduce) X(scan) X(sort) X(matmul) X(conv) X(pool) X(pad)       \
-      X(resample) X(index) X(norm) X(softmax) X(loss) X(distance) X(attention) X(rng) X(foreach) X(optim) X(linalg) X(fft) X(rnn) \
-          X(misc)
+#define TTC__FAMILIES(X)                                                                                                         \
+  X(unary)                                                                                                                       \
+  X(act)                                                                                                                         \
+  X(special) X(binary) X(compare) X(cast) X(fill) X(view) X(reduce) X(scan) X(sort) X(matmul) X(conv) X(pool) X(pad) X(resample) \
+      X(index) X(norm) X(softmax) X(loss) X(distance) X(attention) X(rng) X(foreach) X(optim) X(linalg) X(fft) X(rnn) X(misc)
 #define TTC__DECLARE(f)                      \
   extern const ttc_op_row ttc__##f##_rows[]; \
   extern const unsigned ttc__##f##_nrow;
@@ -64,8 +64,8 @@ ttc_dtype op_in_dtype(const ttc_lower *c, int i);   /* of a tensor argument */
 int op_in_ndim(const ttc_lower *c, int i);
 int64_t op_in_dim(const ttc_lower *c, int i, int axis); /* axis may be negative */
 const int64_t *op_in_sizes(const ttc_lower *c, int i);
-/* Is the argument's memory in the order of its sizes (PyTorch's is_contiguous)? The few rules that ask return what PyTorch's own kernels
- * and gradients agree on. */
+/* Is the argument's memory in the order of its sizes (PyTorch's is_contiguous)? The few rules that ask return what PyTorch's own
+ * kernels and gradients agree on. */
 bool op_in_contiguous(const ttc_lower *c, int i);
 /* Tensor lists. */
 int op_list_len(const ttc_lower *c, int i); /* of tensor, number and int lists */

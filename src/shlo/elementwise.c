@@ -1,6 +1,6 @@
-#include "shlo/internal.h"
-
 #include <math.h>
+
+#include "shlo/internal.h"
 
 /* Sets of dtype classes an operation takes. */
 enum {
@@ -197,8 +197,9 @@ static bool same_dtype(shlo *b, const char *op, ttc_val x, ttc_val y) {
   return false;
 }
 
-/* XLA:CPU turns a division by a constant or a broadcast scalar into a product with its reciprocal, an ulp off in a third of all cases. A
- * divisor that depends on the dividend stays a division: y where x is a number, NaN where x is NaN, and so is the quotient. */
+/* XLA:CPU turns a division by a constant or a broadcast scalar into a product with its reciprocal, an ulp off in a third of all
+ * cases. A divisor that depends on the dividend stays a division: y where x is a number, NaN where x is NaN, and so is the
+ * quotient. */
 static ttc_val keep_division(shlo *b, ttc_val x, ttc_val y) {
   ttc_val nan = shlo_const_f(b, shlo_dtype(b, y), NAN, 0, NULL);
   return shlo_select(b, shlo_compare(b, SHLO_EQ, x, x), y, nan);

@@ -10,8 +10,8 @@
  *          x = broadcast_in_dim(x, sizes, map)   -- inserts size-1 and stride-0 dims
  *   write: the inverse with dynamic_update_slice (a view with stride-0 dims of size > 1 cannot be written this way).
  *
- * Where no such recipe exists (odd overlaps, strides that do not nest) kind is GATHER: the flat index of view element (i0, i1, ..) is
- * offset + sum i_k * strides_k, to be emitted as iota arithmetic and one gather or scatter. */
+ * Where no such recipe exists (odd overlaps, strides that do not nest) kind is GATHER: the flat index of view element (i0, i1, ..)
+ * is offset + sum i_k * strides_k, to be emitted as iota arithmetic and one gather or scatter. */
 #ifndef TTC_TYPE_GEOMETRY_H
 #define TTC_TYPE_GEOMETRY_H
 
@@ -21,22 +21,22 @@
 #define TTC__GEOM_MAX (3 * TTC_MAX_NDIM)
 
 typedef enum ttc__geom_kind {
-  TTC__GEOM_WHOLE,  /* the view is the base, same dims: nothing to do */
+  TTC__GEOM_WHOLE, /* the view is the base, same dims: nothing to do */
   TTC__GEOM_RECIPE,
   TTC__GEOM_GATHER,
-  TTC__GEOM_EMPTY   /* no elements */
+  TTC__GEOM_EMPTY /* no elements */
 } ttc__geom_kind;
 
 typedef struct ttc__geom {
   ttc__geom_kind kind;
-  int nd;                                            /* dims/start/size */
+  int nd; /* dims/start/size */
   int64_t dims[TTC__GEOM_MAX], start[TTC__GEOM_MAX], size[TTC__GEOM_MAX];
   int npacked;
   int64_t packed[TTC_MAX_NDIM];
-  int perm[TTC_MAX_NDIM];                            /* transposed dim k is packed dim perm[k] */
-  int map[TTC_MAX_NDIM];                             /* transposed dim k is view dim map[k] */
-  bool covers;                                       /* a write through it replaces every element of the base */
-  bool overlaps;                                     /* two view elements may share a place */
+  int perm[TTC_MAX_NDIM]; /* transposed dim k is packed dim perm[k] */
+  int map[TTC_MAX_NDIM];  /* transposed dim k is view dim map[k] */
+  bool covers;            /* a write through it replaces every element of the base */
+  bool overlaps;          /* two view elements may share a place */
 } ttc__geom;
 
 /* Never fails: falls back to GATHER. The view must lie inside the base (ttc__geom_in_bounds). */
