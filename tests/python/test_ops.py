@@ -7,6 +7,7 @@ Here every op runs by value and natively, with one more mode chosen by a hash of
 import opcase
 import pytest
 import sweep
+import torch
 
 EXPECTED = sweep.expected()
 
@@ -24,6 +25,13 @@ def test_op(case):
         pytest.xfail(f"{reason} ({type(e).__name__})")
     if reason is not None:
         pytest.fail(f"passes, so it must leave expected_failures.txt ({reason})")
+
+
+def test_arange_length_follows_its_bounds():
+    """The bounds are not part of the key: an empty range first must not make all others empty."""
+    for bounds in ((0, 0), (0, 1), (0, 5), (5, 0, -2), (0, 1, 0.3), (-1, 2, 2)):
+        want = torch.arange(*bounds)
+        torch.testing.assert_close(torch.arange(*bounds, device="tpu").cpu(), want)
 
 
 def test_expected_failures_name_cases():
