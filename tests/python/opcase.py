@@ -53,7 +53,7 @@ UNINITIALISED = {
 # Arguments that PyTorch wants on the CPU whatever the device.
 CPU_ARGUMENTS = {"tensor_split"}
 # CPU PyTorch 2.13 writes past the end of a transposed out= of these.
-CPU_CORRUPTS = {"tril", "triu", "lu_unpack"}
+CPU_CORRUPTS = {"tril", "triu", "lu_unpack", "linalg.lu"}
 MAX_NDIM = 12
 # Ops that take no tensor: they are told the device.
 FACTORIES = {"arange", "eye", "full", "linspace", "logspace", "ones", "rand", "randn", "scalar_tensor", "zeros", "empty"}
