@@ -11,47 +11,55 @@
  * L the list's element   T one tensor for all   N the list's number   S one number for all   U the same, 1 being known
  * K a number that is part of the program   D dtype   and two that are the op's alone: - None, F false */
 #define UNARY(X, f) X("_foreach_" f, f, "L", 0, 0)
-#define EACH(X)                                                                                                                    \
-  UNARY(X, "abs")                                                                                                                  \
-  UNARY(X, "acos")                                                                                                                 \
-  UNARY(X, "asin") UNARY(X, "atan") UNARY(X, "ceil") UNARY(X, "cos") UNARY(X, "cosh") UNARY(X, "erf") UNARY(X, "erfc") UNARY(      \
-      X, "exp") UNARY(X, "expm1") UNARY(X, "floor") UNARY(X, "frac") UNARY(X, "lgamma") UNARY(X, "log") UNARY(X, "log10")          \
-      UNARY(X, "log1p") UNARY(X, "log2") UNARY(X, "max") UNARY(X, "neg") UNARY(X, "reciprocal") UNARY(X, "round") UNARY(           \
-          X, "rsqrt") UNARY(X, "sigmoid") UNARY(X, "sign") UNARY(X, "sin") UNARY(X, "sinh") UNARY(X, "sqrt") UNARY(X, "tan")       \
-          UNARY(X, "tanh") UNARY(X, "trunc") UNARY(X, "zero") X("_foreach_add.Scalar", "add.Scalar", "LS", 0, 0) X(                \
-              "_foreach_add.ScalarList", "add.Scalar", "LN", 0, 0) X("_foreach_add.List", "add.Tensor", "LLU", 0, 4)               \
-              X("_foreach_add.Tensor", "add.Tensor", "LTU", 0, 4) X("_foreach_sub.Scalar", "sub.Scalar", "LS", 0, 0) X(            \
-                  "_foreach_sub.ScalarList", "sub.Scalar", "LN", 0, 0) X("_foreach_sub.List", "sub.Tensor", "LLU", 0, 4)           \
-                  X("_foreach_mul.Scalar", "mul.Scalar", "LS", 0, 0) X("_foreach_mul.ScalarList", "mul.Scalar", "LN", 0, 0) X(     \
-                      "_foreach_mul.List", "mul.Tensor", "LL", 0, 0) X("_foreach_mul.Tensor", "mul.Tensor", "LT", 0, 0)            \
-                      X("_foreach_div.Scalar", "div.Scalar", "LS", 0, 0) X("_foreach_div.ScalarList", "div.Scalar", "LN", 0, 0) X( \
-                          "_foreach_div.List", "div.Tensor", "LL", 0, 0) X("_foreach_div.Tensor", "div.Tensor", "LT", 0, 0)        \
-                          X("_foreach_clamp_min.Scalar", "clamp_min",                                                              \
-                            "LS", 0, 0) X("_foreach_clamp_min.ScalarList", "clamp_min", "LN", 0, 0) X("_foreach_clamp_min.List",   \
-                                                                                                      "maximum", "LL", 0, 0)       \
-                              X("_foreach_clamp_max.Scalar", "clamp_max", "LS", 0,                                                 \
-                                0) X("_foreach_clamp_max.ScalarList", "clamp_max", "LN", 0,                                        \
-                                     0) X("_foreach_clamp_max.List", "minimum", "LL", 0,                                           \
-                                          0) X("_foreach_maximum.Scalar", "clamp_min", "LS", 0, 0)                                 \
-                                  X("_foreach_maximum.ScalarList", "clamp_min", "LN", 0,                                           \
-                                    0) X("_foreach_maximum.List", "maximum", "LL", 0,                                              \
-                                         0) X("_foreach_minimum.Scalar", "clamp_max", "LS", 0, 0)                                  \
-                                      X("_foreach_minimum.ScalarList", "clamp_max", "LN", 0, 0)                                    \
-                                          X("_foreach_minimum.List", "minimum", "LL", 0, 0)                                        \
-                                              X("_foreach_pow.Scalar", "pow.Tensor_Scalar", "LK", 2, 0)                            \
-                                                  X("_foreach_pow.ScalarList", "pow.Tensor_Tensor", "LN", 0, 0)                    \
-                                                      X("_foreach_pow.List", "pow.Tensor_Tensor", "LL", 0, 0)                      \
-                                                          X("_foreach_pow.ScalarAndTensor", "pow.Scalar", "SL", 0, 0)              \
-                                                              X("_foreach_lerp.Scalar", "lerp.Scalar", "LLS", 0, 0)                \
-                                                                  X("_foreach_lerp.ScalarList", "lerp.Scalar", "LLN", 0, 0) X(     \
-                                                                      "_foreach_lerp.List", "lerp.Tensor", "LLL", 0, 0)            \
-                                                                      X("_foreach_addcmul.Scalar", "addcmul", "LLLS", 0, 0) X(     \
-                                                                          "_foreach_addcmul.ScalarList", "addcmul", "LLLN", 0, 0)  \
-                                                                          X("_foreach_addcdiv.Scalar", "addcdiv", "LLLS", 0, 0)    \
-                                                                              X("_foreach_addcdiv.ScalarList", "addcdiv", "LLLN",  \
-                                                                                0, 0) X("_foreach_norm.Scalar",                    \
-                                                                                        "linalg_vector_norm", "LK-FD", 2, 0)       \
-                                                                                  X("_foreach_mm", "mm", "LL", 0, 0)
+/* clang-format off */
+#define EACH(X) \
+  UNARY(X, "abs") UNARY(X, "acos") UNARY(X, "asin") UNARY(X, "atan") UNARY(X, "ceil") UNARY(X, "cos") \
+  UNARY(X, "cosh") UNARY(X, "erf") UNARY(X, "erfc") UNARY(X, "exp") UNARY(X, "expm1") UNARY(X, "floor") \
+  UNARY(X, "frac") UNARY(X, "lgamma") UNARY(X, "log") UNARY(X, "log10") UNARY(X, "log1p") UNARY(X, "log2") \
+  UNARY(X, "max") UNARY(X, "neg") UNARY(X, "reciprocal") UNARY(X, "round") UNARY(X, "rsqrt") UNARY(X, "sigmoid") \
+  UNARY(X, "sign") UNARY(X, "sin") UNARY(X, "sinh") UNARY(X, "sqrt") UNARY(X, "tan") UNARY(X, "tanh") \
+  UNARY(X, "trunc") UNARY(X, "zero") \
+  X("_foreach_add.Scalar", "add.Scalar", "LS", 0, 0) \
+  X("_foreach_add.ScalarList", "add.Scalar", "LN", 0, 0) \
+  X("_foreach_add.List", "add.Tensor", "LLU", 0, 4) \
+  X("_foreach_add.Tensor", "add.Tensor", "LTU", 0, 4) \
+  X("_foreach_sub.Scalar", "sub.Scalar", "LS", 0, 0) \
+  X("_foreach_sub.ScalarList", "sub.Scalar", "LN", 0, 0) \
+  X("_foreach_sub.List", "sub.Tensor", "LLU", 0, 4) \
+  X("_foreach_mul.Scalar", "mul.Scalar", "LS", 0, 0) \
+  X("_foreach_mul.ScalarList", "mul.Scalar", "LN", 0, 0) \
+  X("_foreach_mul.List", "mul.Tensor", "LL", 0, 0) \
+  X("_foreach_mul.Tensor", "mul.Tensor", "LT", 0, 0) \
+  X("_foreach_div.Scalar", "div.Scalar", "LS", 0, 0) \
+  X("_foreach_div.ScalarList", "div.Scalar", "LN", 0, 0) \
+  X("_foreach_div.List", "div.Tensor", "LL", 0, 0) \
+  X("_foreach_div.Tensor", "div.Tensor", "LT", 0, 0) \
+  X("_foreach_clamp_min.Scalar", "clamp_min", "LS", 0, 0) \
+  X("_foreach_clamp_min.ScalarList", "clamp_min", "LN", 0, 0) \
+  X("_foreach_clamp_min.List", "maximum", "LL", 0, 0) \
+  X("_foreach_clamp_max.Scalar", "clamp_max", "LS", 0, 0) \
+  X("_foreach_clamp_max.ScalarList", "clamp_max", "LN", 0, 0) \
+  X("_foreach_clamp_max.List", "minimum", "LL", 0, 0) \
+  X("_foreach_maximum.Scalar", "clamp_min", "LS", 0, 0) \
+  X("_foreach_maximum.ScalarList", "clamp_min", "LN", 0, 0) \
+  X("_foreach_maximum.List", "maximum", "LL", 0, 0) \
+  X("_foreach_minimum.Scalar", "clamp_max", "LS", 0, 0) \
+  X("_foreach_minimum.ScalarList", "clamp_max", "LN", 0, 0) \
+  X("_foreach_minimum.List", "minimum", "LL", 0, 0) \
+  X("_foreach_pow.Scalar", "pow.Tensor_Scalar", "LK", 2, 0) \
+  X("_foreach_pow.ScalarList", "pow.Tensor_Tensor", "LN", 0, 0) \
+  X("_foreach_pow.List", "pow.Tensor_Tensor", "LL", 0, 0) \
+  X("_foreach_pow.ScalarAndTensor", "pow.Scalar", "SL", 0, 0) \
+  X("_foreach_lerp.Scalar", "lerp.Scalar", "LLS", 0, 0) \
+  X("_foreach_lerp.ScalarList", "lerp.Scalar", "LLN", 0, 0) \
+  X("_foreach_lerp.List", "lerp.Tensor", "LLL", 0, 0) \
+  X("_foreach_addcmul.Scalar", "addcmul", "LLLS", 0, 0) \
+  X("_foreach_addcmul.ScalarList", "addcmul", "LLLN", 0, 0) \
+  X("_foreach_addcdiv.Scalar", "addcdiv", "LLLS", 0, 0) \
+  X("_foreach_addcdiv.ScalarList", "addcdiv", "LLLN", 0, 0) \
+  X("_foreach_norm.Scalar", "linalg_vector_norm", "LK-FD", 2, 0) \
+  X("_foreach_mm", "mm", "LL", 0, 0)
+/* clang-format on */
 
 typedef struct each {
   const char *name, *op, *args;

@@ -33,11 +33,12 @@ typedef struct ttc_op_row {
 } ttc_op_row;
 
 /* One array a family; table.c collects them. */
-#define TTC__FAMILIES(X)                                                                                                         \
-  X(unary)                                                                                                                       \
-  X(act)                                                                                                                         \
-  X(special) X(binary) X(compare) X(cast) X(fill) X(view) X(reduce) X(scan) X(sort) X(matmul) X(conv) X(pool) X(pad) X(resample) \
-      X(index) X(norm) X(softmax) X(loss) X(distance) X(attention) X(rng) X(foreach) X(optim) X(linalg) X(fft) X(rnn) X(misc)
+/* clang-format off */
+#define TTC__FAMILIES(X) \
+  X(unary) X(act) X(special) X(binary) X(compare) X(cast) X(fill) X(view) X(reduce) X(scan) X(sort) X(matmul) X(conv) \
+  X(pool) X(pad) X(resample) X(index) X(norm) X(softmax) X(loss) X(distance) X(attention) X(rng) X(foreach) X(optim) \
+  X(linalg) X(fft) X(rnn) X(misc)
+/* clang-format on */
 #define TTC__DECLARE(f)                      \
   extern const ttc_op_row ttc__##f##_rows[]; \
   extern const unsigned ttc__##f##_nrow;
