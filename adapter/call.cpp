@@ -135,21 +135,23 @@ ttc_scalar number_of_tensor(const at::Tensor& t) {
 // --------------------------------------------------------------------------------------------------- inference by Meta
 
 namespace {
-at::Tensor to_meta(const at::Tensor& t) {
-  if (!t.defined() || t.device().type() != kType) {
+// A tensor of the same shape on a device that stands in for ours: `meta`, or the cpu with zeros in it.
+at::Tensor stand_in(const at::Tensor& t, c10::DeviceType device) {
+  if (!t.defined() || t.device().type() == device || (t.device().type() != kType && t.dim() == 0)) {
     return t;
   }
-  return at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta));
+  at::Tensor s = at::empty_strided(t.sizes(), t.strides(), t.options().device(device));
+  return device == at::kCPU ? s.zero_() : s;
 }
 
-c10::IValue to_meta(const c10::IValue& v, Kind kind) {
+c10::IValue stand_in(const c10::IValue& v, Kind kind, c10::DeviceType device) {
   if (v.isTensor()) {
-    return to_meta(v.toTensor());
+    return stand_in(v.toTensor(), device);
   }
   if (kind == Kind::Tensors) {
     c10::List<at::Tensor> out;
     for (const auto& e : v.toListRef()) {
-      out.push_back(to_meta(e.toTensor()));
+      out.push_back(stand_in(e.toTensor(), device));
     }
     return out;
   }
@@ -159,16 +161,54 @@ c10::IValue to_meta(const c10::IValue& v, Kind kind) {
       if (e.isNone()) {
         out.push_back(std::nullopt);
       } else {
-        const at::Tensor& t = e.toTensor(); /* index lists may mix cpu and tpu */
-        out.push_back(t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t);
+        out.push_back(stand_in(e.toTensor(), device));
       }
     }
     return out;
   }
   if (v.isDevice()) {
-    return c10::Device(at::kMeta);
+    return c10::Device(device);
   }
   return v.isGenerator() ? c10::IValue() : v;
+}
+
+torch::jit::Stack stand_ins(const Overload& o, c10::ArrayRef<c10::IValue> args, c10::DeviceType device) {
+  torch::jit::Stack stack;
+  stack.reserve(args.size());
+  for (size_t i = 0; i < args.size(); i++) {
+    stack.push_back(stand_in(args[i], o.kinds[i], device));
+  }
+  return stack;
+}
+
+constexpr size_t kLargestTrial = 64 << 20;  // bytes
+
+size_t nbyte_of(const c10::IValue& v) {
+  if (v.isTensor() && v.toTensor().defined()) {
+    const at::Tensor& t = v.toTensor();
+    return at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.element_size());
+  }
+  size_t n = 0;
+  if (v.isList()) {
+    for (const auto& e : v.toListRef()) {
+      n += nbyte_of(e);
+    }
+  }
+  return n;
+}
+
+// The Meta kernel refused the call. The CPU's kernel says why in the words users know, so it is asked, with zeros of the same
+// shapes, unless they are large; returns if it finds nothing wrong.
+void raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
+  size_t n = 0;
+  for (const auto& v : args) {
+    n += nbyte_of(v);
+  }
+  if (n <= kLargestTrial) {
+    torch::jit::Stack stack = stand_ins(o, args, at::kCPU);
+    at::AutoDispatchBelowADInplaceOrView guard;
+    handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  }
 }
 }  // namespace
 
@@ -207,15 +247,16 @@ void specs_of(const c10::IValue& v, std::vector<ttc_spec>& out) {
 
 Inference infer_by_meta(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
   Inference result;
-  torch::jit::Stack stack;
-  stack.reserve(args.size());
-  for (size_t i = 0; i < args.size(); i++) {
-    stack.push_back(to_meta(args[i], o.kinds[i]));
-  }
+  torch::jit::Stack stack = stand_ins(o, args, at::kMeta);
   std::vector<c10::IValue> meta_args(stack.begin(), stack.end());
-  {
+  try {
     at::AutoDispatchBelowADInplaceOrView guard;
     handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  } catch (const c10::NotImplementedError&) {
+    throw;
+  } catch (const std::exception&) {  // PyTorch's, or Python's from a kernel written in Python
+    raise_as_cpu_does(handle, o, args);
+    throw;
   }
   for (size_t r = 0; r < o.returns.size(); r++) {
     if (o.returns[r] < 0) {

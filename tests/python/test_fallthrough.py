@@ -247,6 +247,16 @@ def test_views_stay_views() -> None:
 
 
 def test_wrong_shapes_raise_pytorchs_words() -> None:
-    a, b = torch.zeros(3, device="tpu"), torch.zeros(4, device="tpu")
-    with pytest.raises(RuntimeError, match="broadcast"):
-        torch.lerp(a, b, 0.5)
+    calls = [
+        lambda d: torch.lerp(torch.zeros(3, device=d), torch.zeros(4, device=d), 0.5),
+        lambda d: torch.zeros(4, 8, device=d) @ torch.zeros(5, 3, device=d),
+        lambda d: torch.cat([torch.zeros(3, 2, device=d), torch.zeros(4, 5, device=d)]),
+        lambda d: torch.zeros(3, device=d).add_(torch.zeros(4, device=d)),
+        lambda d: torch.zeros(2, 3, device=d)[torch.tensor([0, 1, 0], device=d), torch.tensor([0, 1], device=d)],
+    ]
+    for call in calls:
+        with pytest.raises(Exception) as cpu:
+            call("cpu")
+        with pytest.raises(type(cpu.value)) as tpu:
+            call("tpu")
+        assert str(tpu.value) == str(cpu.value)
