@@ -141,6 +141,7 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
     }
   }
   encode_numbers(plan, call, r->numbers);
+  plan->last_use = atomic_load_explicit(&dev->calls, memory_order_relaxed);
   r->kind = RECORD_LAUNCH;
   r->plan = plan;
   r->buf = NULL;
@@ -289,6 +290,7 @@ ttc_status ttc_call_define(ttc_device *dev, const ttc_call *call, uint32_t nout,
   TTC_TRY(prepare(dev, call, err));
   TTC_TRY(ttc__queue_reserve(dev, err));
   ttc_status st = TTC_OK;
+  ttc_plan *old = ttc__plans_evict(dev);
   ttc_plan *plan = look_up(dev, call, &no_memory); /* another thread may have been first */
   if (no_memory) {
     st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
@@ -299,5 +301,10 @@ ttc_status ttc_call_define(ttc_device *dev, const ttc_call *call, uint32_t nout,
     st = enqueue(dev, plan, call, res, err);
   }
   ttc__lock_drop(&dev->dispatch);
+  while (old != NULL) {
+    ttc_plan *next = old->next_job;
+    ttc__plan_release(old);
+    old = next;
+  }
   return st;
 }

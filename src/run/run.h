@@ -44,6 +44,7 @@ struct ttc_plan {
   uint32_t nnumber;   /* NUMBER and RNG parameters */
   pjrt_exe *exe;      /* READY */
   ttc__poison *error; /* FAILED */
+  uint64_t last_use;  /* the device's count of calls then, under the dispatch lock */
   struct ttc_plan *next_job;
 };
 
@@ -138,6 +139,11 @@ void ttc__never_interrupt(void); /* this thread is our own */
 /* In a child forked after opening: no plugin call may be made, and no lock be taken, for its holder may not exist here. */
 bool ttc__forked(void);
 extern atomic_int ttc__matmul_precision;
+
+/* ---- evict.c */
+/* Above a number of plans, take the quarter longest unused out of the table; the caller releases the list (next_job) once it has
+ * dropped the dispatch lock, which is held here. */
+ttc_plan *ttc__plans_evict(ttc_device *dev);
 
 /* ---- store.c */
 /* locked: the dispatch lock is held. */

@@ -1,0 +1,49 @@
+/* Plans are kept for calls to come, but not for ever: a program that meets ever new shapes would keep every executable it made. */
+#include <stdlib.h>
+
+#include "run/run.h"
+
+#define MAX_PLANS 4096 /* an executable of XLA:CPU holds about 100 kB */
+
+static int by_use(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+typedef struct victim {
+  const void *key;
+  size_t n;
+} victim;
+
+ttc_plan *ttc__plans_evict(ttc_device *dev) {
+  size_t count = ttc__map_count(dev->plans), it = 0, n, seen = 0, nvictim = 0;
+  if (count < MAX_PLANS) {
+    return NULL;
+  }
+  uint64_t *uses = malloc(count * sizeof *uses);
+  victim *victims = malloc(count * sizeof *victims);
+  const void *key;
+  void *value;
+  while (uses != NULL && victims != NULL && ttc__map_next(dev->plans, &it, &key, &n, &value)) {
+    uses[seen++] = ((const ttc_plan *)value)->last_use;
+  }
+  if (seen != 0) {
+    qsort(uses, seen, sizeof *uses, by_use);
+    uint64_t oldest_kept = uses[seen / 4];
+    for (it = 0; ttc__map_next(dev->plans, &it, &key, &n, &value);) {
+      const ttc_plan *plan = value;
+      if (plan->last_use < oldest_kept && atomic_load(&plan->refs) == 1) { /* neither queued nor being compiled */
+        victims[nvictim++] = (victim){key, n};
+      }
+    }
+  }
+  ttc_plan *list = NULL;
+  for (size_t k = 0; k < nvictim; k++) {
+    ttc_plan *plan = ttc__map_del(dev->plans, victims[k].key, victims[k].n, ttc__hash64(victims[k].key, victims[k].n));
+    plan->next_job = list;
+    list = plan;
+  }
+  free(uses);
+  free(victims);
+  return list;
+}
