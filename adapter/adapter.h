@@ -23,7 +23,6 @@ ttc_device* device(c10::DeviceIndex index);  // opens it on first use
 bool any_open();                             // whether this process has opened a device
 c10::DeviceIndex current_device();
 inline c10::DeviceIndex resolve(c10::Device d) { return d.has_index() ? d.index() : current_device(); }
-c10::Allocator* allocator();
 c10::StorageImpl* storage_of(const at::TensorBase& t);
 ttc_store* store_of(const at::TensorBase& t);
 // A DataPtr that owns one reference to the store.
@@ -34,9 +33,13 @@ void synchronize(c10::DeviceIndex index);
 
 // ---- convert.cpp
 ttc_dtype to_ttc(at::ScalarType t);  // raises for types without an equivalent
-bool has_ttc(at::ScalarType t);
 at::ScalarType to_aten(ttc_dtype d);
 ttc_tensor describe(const at::TensorBase& t);  // sizes and strides are borrowed from t
+// Sizes and strides without contents.
+ttc_spec make_spec(ttc_dtype dtype, at::IntArrayRef sizes, at::IntArrayRef strides);
+inline ttc_arg argument(const ttc_tensor* t) { return {.kind = TTC_ARG_TENSOR, .n = 1, .tensor = t}; }
+inline ttc_arg argument(bool v) { return {.kind = TTC_ARG_BOOL, .n = 0, .i = v ? 1 : 0}; }
+inline ttc_arg argument(int64_t v) { return {.kind = TTC_ARG_INT, .n = 0, .i = v}; }
 [[noreturn]] void raise(ttc_status s, const ttc_error& err);
 inline void check(ttc_status s, const ttc_error& err) {
   if (s != TTC_OK) {
@@ -47,6 +50,9 @@ inline void check(ttc_status s, const ttc_error& err) {
 // ---- kernel.cpp
 // Register every row of the core's table and the boxed fallback. Called once, at import.
 void register_ops();
+// Run op `op` (a row or a graph) and give its results as new tensors on device `index`; undefined where the spec's dtype is
+// invalid.
+std::vector<at::Tensor> run_op(uint32_t op, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index);
 // Run row `name` on tensors; a helper for base_ops. Results' specs come from `like` when the plan is new.
 void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& into, const ttc_spec& spec);
 // Run row `name` and give its results as new tensors on device `index`; an undefined tensor where the spec's dtype is invalid.

@@ -38,21 +38,11 @@ int64_t choose(const Tensor& q, const Tensor& k, const Tensor& v, const std::opt
   return static_cast<int64_t>(ctx.userEnabledMathSDP() ? at::SDPBackend::math : at::SDPBackend::error);
 }
 
-ttc_spec spec(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides) {
-  ttc_spec s{};
-  s.dtype = to_ttc(dtype);
-  s.ndim = static_cast<int>(sizes.size());
-  std::copy(sizes.begin(), sizes.end(), s.sizes);
-  std::copy(strides.begin(), strides.end(), s.strides);
-  return s;
-}
-
 // A result of these sizes laid out in memory as `like` is, so that what undid a transpose before undoes it after.
 ttc_spec spec_like(const Tensor& like, at::IntArrayRef sizes) {
-  return spec(like.scalar_type(), sizes, at::infer_dense_strides(sizes, like.strides()));
+  return make_spec(to_ttc(like.scalar_type()), sizes, at::infer_dense_strides(sizes, like.strides()));
 }
 
-ttc_arg argument(const ttc_tensor* t) { return {.kind = TTC_ARG_TENSOR, .n = 1, .tensor = t}; }
 ttc_arg none() { return {.kind = TTC_ARG_NONE, .n = 0, .i = 0}; }
 
 // Absent means 1 / sqrt(width), which the core knows.
@@ -82,8 +72,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
                     scale_argument(scale, &number)};
   std::array<int64_t, 4> sizes = {q.size(0), q.size(1), q.size(2), v.size(3)};
   std::array<int64_t, 3> rows = {q.size(0), q.size(1), q.size(2)};
-  auto r = run_row("_sdpa_forward", args, {spec_like(q, sizes), spec(score_type(q), rows, c10::contiguous_strides(rows))},
-                   q.device().index());
+  auto r =
+      run_row("_sdpa_forward", args, {spec_like(q, sizes), make_spec(to_ttc(score_type(q)), rows, c10::contiguous_strides(rows))},
+              q.device().index());
   return {r[0], r[1], Tensor(), Tensor(), q.size(2), k.size(2), Tensor(), Tensor(), Tensor()};
 }
 

@@ -15,18 +15,8 @@ namespace {
 using at::IntArrayRef;
 using at::Tensor;
 
-ttc_spec dense_spec(at::ScalarType dtype, IntArrayRef sizes, IntArrayRef strides) {
-  TORCH_CHECK(sizes.size() <= TTC_MAX_NDIM, "tpu tensors have at most ", TTC_MAX_NDIM, " dimensions, got ", sizes.size());
-  ttc_spec s{};
-  s.dtype = to_ttc(dtype);
-  s.ndim = static_cast<int>(sizes.size());
-  std::copy(sizes.begin(), sizes.end(), s.sizes);
-  std::copy(strides.begin(), strides.end(), s.strides);
-  return s;
-}
-
 Tensor make(IntArrayRef sizes, IntArrayRef strides, at::ScalarType dtype, c10::DeviceIndex index) {
-  ttc_spec spec = dense_spec(dtype, sizes, strides);
+  ttc_spec spec = make_spec(to_ttc(dtype), sizes, strides);
   size_t nbyte = at::detail::computeStorageNbytes(sizes, strides, ttc_dtype_nbyte(spec.dtype));
   ttc_store* store = nullptr;
   ttc_error err;
@@ -221,7 +211,7 @@ Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
     const ttc_arg args[] = {{.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &to},
                             {.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &from},
                             {.kind = TTC_ARG_BOOL, .n = 0, .i = 0}};
-    run_into("copy", args, to, dense_spec(dst.scalar_type(), dst.sizes(), c10::contiguous_strides(dst.sizes())));
+    run_into("copy", args, to, make_spec(to_ttc(dst.scalar_type()), dst.sizes(), c10::contiguous_strides(dst.sizes())));
   } else if (dst.device().type() == kType && self.is_cpu()) {
     from_cpu(dst, self);
   } else if (dst.is_cpu()) {

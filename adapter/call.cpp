@@ -213,22 +213,12 @@ void raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10
 }  // namespace
 
 ttc_spec spec_of(const at::Tensor& t) {
-  ttc_spec s{};
   if (!t.defined()) {
-    return s;  // TTC_DTYPE_INVALID: a result that was not asked for
+    return {};  // TTC_DTYPE_INVALID: a result that was not asked for
   }
-  TORCH_CHECK(t.dim() <= TTC_MAX_NDIM, "tpu tensors have at most ", TTC_MAX_NDIM, " dimensions, got ", t.dim());
-  s.dtype = to_ttc(t.scalar_type());
-  s.ndim = static_cast<int>(t.dim());
-  at::IntArrayRef strides = t.strides();
-  c10::DimVector dense;
-  if (!t.is_non_overlapping_and_dense()) {
-    dense = c10::contiguous_strides(t.sizes());
-    strides = dense;
-  }
-  std::copy(t.sizes().begin(), t.sizes().end(), s.sizes);
-  std::copy(strides.begin(), strides.end(), s.strides);
-  return s;
+  ttc_dtype dtype = to_ttc(t.scalar_type());
+  return t.is_non_overlapping_and_dense() ? make_spec(dtype, t.sizes(), t.strides())
+                                          : make_spec(dtype, t.sizes(), c10::contiguous_strides(t.sizes()));
 }
 
 namespace {
@@ -284,7 +274,7 @@ Inference infer_by_meta(const c10::OperatorHandle& handle, const Overload& o, c1
       }
     }
   }
-  if (o.hidden_running_stats && args[5].toBool() && args[3].isTensor() && args[3].toTensor().defined()) {
+  if (o.writes_running_stats(args)) {
     specs_of(args[3], result.specs);
     specs_of(args[4], result.specs);
   }

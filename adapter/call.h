@@ -29,6 +29,9 @@ struct Overload {
   int indices = -1;  // stack argument that is a list of optional tensors, which may be masks
   // native_batch_norm writes its running statistics though its schema does not say so.
   bool hidden_running_stats = false;
+  bool writes_running_stats(c10::ArrayRef<c10::IValue> args) const {
+    return hidden_running_stats && args[5].toBool() && args[3].isTensor() && args[3].toTensor().defined();
+  }
   // PyTorch lets few ops write a tensor whose elements share memory (an expanded one).
   bool may_overlap = false;
   // multinomial: an int argument says how many numbers are drawn a row.
@@ -244,7 +247,7 @@ struct Describer {
       for (uint32_t w : o.written) {
         add_into(args[w]);
       }
-    } else if (o.hidden_running_stats && args[5].toBool() && args[3].isTensor() && args[3].toTensor().defined()) {
+    } else if (o.writes_running_stats(args)) {
       f.into.append(3, nullptr);
       add_into(args[3]);
       add_into(args[4]);

@@ -47,7 +47,9 @@ struct Tables {
 const Tables tables;
 }  // namespace
 
-bool has_ttc(at::ScalarType t) { return static_cast<size_t>(t) < tables.to.size() && tables.to[static_cast<size_t>(t)] != 0; }
+static bool has_ttc(at::ScalarType t) {
+  return static_cast<size_t>(t) < tables.to.size() && tables.to[static_cast<size_t>(t)] != 0;
+}
 
 ttc_dtype to_ttc(at::ScalarType t) {
   TORCH_CHECK(has_ttc(t), "the tpu device has no tensors of dtype ", t,
@@ -56,6 +58,16 @@ ttc_dtype to_ttc(at::ScalarType t) {
 }
 
 at::ScalarType to_aten(ttc_dtype d) { return tables.from[d]; }
+
+ttc_spec make_spec(ttc_dtype dtype, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  TORCH_CHECK(sizes.size() <= TTC_MAX_NDIM, "tpu tensors have at most ", TTC_MAX_NDIM, " dimensions, got ", sizes.size());
+  ttc_spec s{};
+  s.dtype = dtype;
+  s.ndim = static_cast<int>(sizes.size());
+  std::copy(sizes.begin(), sizes.end(), s.sizes);
+  std::copy(strides.begin(), strides.end(), s.strides);
+  return s;
+}
 
 ttc_tensor describe(const at::TensorBase& t) {
   TORCH_CHECK(t.dim() <= TTC_MAX_NDIM, "tpu tensors have at most ", TTC_MAX_NDIM, " dimensions, got ", t.dim());

@@ -21,20 +21,7 @@ namespace {
 
 using at::Tensor;
 
-ttc_spec spec(ttc_dtype dtype, at::IntArrayRef sizes) {
-  ttc_spec s{};
-  TORCH_CHECK(sizes.size() <= TTC_MAX_NDIM, "tpu tensors have at most ", TTC_MAX_NDIM, " dimensions, got ", sizes.size());
-  s.dtype = dtype;
-  s.ndim = static_cast<int>(sizes.size());
-  auto strides = c10::contiguous_strides(sizes);
-  std::copy(sizes.begin(), sizes.end(), s.sizes);
-  std::copy(strides.begin(), strides.end(), s.strides);
-  return s;
-}
-
-ttc_arg argument(const ttc_tensor* t) { return {.kind = TTC_ARG_TENSOR, .n = 1, .tensor = t}; }
-ttc_arg argument(bool v) { return {.kind = TTC_ARG_BOOL, .n = 0, .i = v ? 1 : 0}; }
-ttc_arg argument(int64_t v) { return {.kind = TTC_ARG_INT, .n = 0, .i = v}; }
+ttc_spec spec(ttc_dtype dtype, at::IntArrayRef sizes) { return make_spec(dtype, sizes, c10::contiguous_strides(sizes)); }
 
 Tensor nonzero(const Tensor& self) {
   ttc_tensor t = describe(self);

@@ -149,8 +149,6 @@ Allocator the_allocator;
 HostAllocator the_host_allocator;
 }  // namespace
 
-c10::Allocator* allocator() { return &the_allocator; }
-
 at::Tensor wrap(ttc_store* store, const ttc_spec& spec, c10::DeviceIndex index) {
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), ttc_store_nbyte(store),
                                                        data_ptr(store, index), &the_allocator, /*resizable=*/true);

@@ -283,26 +283,7 @@ std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor>& inp
     s = {.kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = numbers.get(i), .im = 0};
     args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &s});
   }
-  ttc_call call = {.op = static_cast<uint32_t>(op),
-                   .narg = static_cast<uint32_t>(args.size()),
-                   .args = args.data(),
-                   .default_float = 0,
-                   .ninto = 0,
-                   .into = nullptr};
-  ttc_result res;
-  ttc_error err;
-  err.op[0] = '\0';
-  ttc_status st = ttc_call_run(device(index), &call, &res, &err);
-  if (st == TTC_NOT_FOUND) {
-    st = ttc_call_define(device(index), &call, static_cast<uint32_t>(specs.size()), specs.data(), &res, &err);
-  }
-  check(st, err);
-  std::vector<at::Tensor> out;
-  for (uint32_t k = 0; k < res.nout; k++) {
-    out.push_back(res.stores[k] != nullptr ? wrap(res.stores[k], res.specs[k], index) : at::Tensor());
-  }
-  ttc_result_done(&res);
-  return out;
+  return run_op(static_cast<uint32_t>(op), args, specs, index);
 }
 
 }  // namespace

@@ -238,44 +238,53 @@ class Registrar {
 
 }  // namespace
 
-void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& into, const ttc_spec& spec) {
+namespace {
+uint32_t find_row(const char* name) {
   uint32_t op = ttc_op_find(name);
   TORCH_INTERNAL_ASSERT(op != UINT32_MAX, "no row ", name);
-  const ttc_tensor* target = &into;
-  ttc_call call = {
-      .op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .default_float = 0, .ninto = 1, .into = &target};
-  ttc_device* dev = ttc_store_device(into.store);
-  ttc_result res;
+  return op;
+}
+
+// Fills res, which points into itself and must not be copied; give back with ttc_result_done.
+void run_or_define(ttc_device* dev, uint32_t op, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<const ttc_tensor*> into,
+                   c10::ArrayRef<ttc_spec> specs, ttc_result* res) {
+  ttc_call call = {.op = op,
+                   .narg = static_cast<uint32_t>(args.size()),
+                   .args = args.data(),
+                   .default_float = 0,
+                   .ninto = static_cast<uint32_t>(into.size()),
+                   .into = into.data()};
   ttc_error err;
   err.op[0] = '\0';
-  ttc_status st = ttc_call_run(dev, &call, &res, &err);
+  ttc_status st = ttc_call_run(dev, &call, res, &err);
   if (st == TTC_NOT_FOUND) {
-    st = ttc_call_define(dev, &call, 1, &spec, &res, &err);
+    st = ttc_call_define(dev, &call, static_cast<uint32_t>(specs.size()), specs.data(), res, &err);
   }
   check(st, err);
+}
+}  // namespace
+
+void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& into, const ttc_spec& spec) {
+  const ttc_tensor* target = &into;
+  ttc_result res;
+  run_or_define(ttc_store_device(into.store), find_row(name), args, target, spec, &res);
   ttc_result_done(&res);
 }
 
-std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs,
-                                c10::DeviceIndex index) {
-  uint32_t op = ttc_op_find(name);
-  TORCH_INTERNAL_ASSERT(op != UINT32_MAX, "no row ", name);
-  ttc_call call = {
-      .op = op, .narg = static_cast<uint32_t>(args.size()), .args = args.data(), .default_float = 0, .ninto = 0, .into = nullptr};
+std::vector<at::Tensor> run_op(uint32_t op, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index) {
   ttc_result res;
-  ttc_error err;
-  err.op[0] = '\0';
-  ttc_status st = ttc_call_run(device(index), &call, &res, &err);
-  if (st == TTC_NOT_FOUND) {
-    st = ttc_call_define(device(index), &call, static_cast<uint32_t>(specs.size()), specs.data(), &res, &err);
-  }
-  check(st, err);
+  run_or_define(device(index), op, args, {}, specs, &res);
   std::vector<at::Tensor> out;
   for (uint32_t k = 0; k < res.nout; k++) {
     out.push_back(res.stores[k] != nullptr ? wrap(res.stores[k], res.specs[k], index) : at::Tensor());
   }
   ttc_result_done(&res);
   return out;
+}
+
+std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs,
+                                c10::DeviceIndex index) {
+  return run_op(find_row(name), args, specs, index);
 }
 
 void register_ops() {

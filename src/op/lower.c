@@ -10,7 +10,7 @@
 typedef struct program {
   const ttc__lower_in *in;
   shlo *b;
-  uint32_t *first; /* [narg] place in visiting order of each argument's first tensor */
+  uint32_t *first; /* [narg + 1] place in visiting order of each argument's first tensor; last: of the first `into` */
   ttc_val *slots;  /* [nslot] current contents; meaningful where read or written */
   uint8_t *have;   /* [nslot] HAVE_* */
   ttc__param *params;
@@ -456,13 +456,7 @@ void *ttc__lower_data(const ttc_lower *c) {
 static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
   const ttc__lower_in *in = p->in;
   const ttc_call *call = in->call;
-  uint32_t into_place = 0;
-  for (uint32_t i = 0; i < call->narg; i++) {
-    const ttc_arg *a = &call->args[i];
-    for (uint32_t k = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && k < a->n; k++) {
-      into_place += ttc__absent(&a->tensor[k]) ? 0 : 1;
-    }
-  }
+  uint32_t into_place = p->first[call->narg];
   for (uint32_t k = 0; k < in->nout; k++) {
     ttc__product product = {.out = (int32_t)k};
     const ttc_tensor *into = k < call->ninto ? call->into[k] : NULL;
@@ -555,6 +549,7 @@ ttc_status ttc__lower(const ttc__lower_in *in, ttc__lowered *out, ttc_error *err
       at += ttc__absent(&a->tensor[k]) ? 0 : 1;
     }
   }
+  p.first[in->call->narg] = at;
   shlo_set_for_tpu(p.b, in->for_tpu);
   shlo_set_precision(p.b, in->precision);
   st = lower_into(&p, out, err);

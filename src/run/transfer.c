@@ -44,14 +44,10 @@ static ttc_status run_copy(ttc_device *dev, const ttc_tensor *self, const ttc_te
 
 /* ------------------------------------------------------------------------------------------------- host to device */
 
-/* Dispatch-ordered: from here on the store holds `base`, filled by buf. */
-static ttc_status enqueue_upload(ttc_store *s, const ttc__base *base, pjrt_buffer *buf, ttc_error *err) {
-  ttc_device *dev = s->dev;
-  TTC_TRY(ttc__queue_reserve(dev, err));
-  s->keyed.base = *base;
-  s->used = true;
-  record *r = ttc__queue_slot(dev);
-  r->kind = RECORD_UPLOAD;
+/* A record of one store and no program. Dispatch lock held, room reserved. */
+static void publish_one(ttc_store *s, record_kind kind, const ttc__base *base, pjrt_buffer *buf) {
+  record *r = ttc__queue_slot(s->dev);
+  r->kind = (uint8_t)kind;
   r->plan = NULL;
   r->buf = buf;
   r->base = *base;
@@ -61,7 +57,16 @@ static ttc_status enqueue_upload(ttc_store *s, const ttc__base *base, pjrt_buffe
   r->numbers = r->inline_numbers;
   r->stores[0] = s;
   ttc_store_retain(s);
-  ttc__queue_publish(dev);
+  ttc__queue_publish(s->dev);
+}
+
+/* Dispatch-ordered: from here on the store holds `base`, filled by buf. */
+static ttc_status enqueue_upload(ttc_store *s, const ttc__base *base, pjrt_buffer *buf, ttc_error *err) {
+  ttc_device *dev = s->dev;
+  TTC_TRY(ttc__queue_reserve(dev, err));
+  s->keyed.base = *base;
+  s->used = true;
+  publish_one(s, RECORD_UPLOAD, base, buf);
   ttc__lock_drop(&dev->dispatch);
   return TTC_OK;
 }
@@ -194,18 +199,7 @@ ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err) {
   ttc__base_flat(&s->keyed.base, (ttc_dtype)s->keyed.base.dtype, nbyte);
   s->nbyte = nbyte;
   if (s->used) {
-    record *r = ttc__queue_slot(dev);
-    r->kind = RECORD_RESIZE;
-    r->plan = NULL;
-    r->buf = NULL;
-    r->base = s->keyed.base;
-    r->nstore = 1;
-    r->nnumber = 0;
-    r->stores = r->inline_stores;
-    r->numbers = r->inline_numbers;
-    r->stores[0] = s;
-    ttc_store_retain(s);
-    ttc__queue_publish(dev);
+    publish_one(s, RECORD_RESIZE, &s->keyed.base, NULL);
   }
   if (nbyte == 0) { /* nothing is left to have a shape */
     s->used = false;
