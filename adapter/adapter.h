@@ -33,6 +33,7 @@ void synchronize(c10::DeviceIndex index);
 
 // ---- convert.cpp
 ttc_dtype to_ttc(at::ScalarType t);  // raises for types without an equivalent
+bool has_ttc(at::ScalarType t);
 at::ScalarType to_aten(ttc_dtype d);
 ttc_tensor describe(const at::TensorBase& t);  // sizes and strides are borrowed from t
 // Sizes and strides without contents.

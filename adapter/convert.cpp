@@ -47,7 +47,7 @@ struct Tables {
 const Tables tables;
 }  // namespace
 
-static bool has_ttc(at::ScalarType t) {
+bool has_ttc(at::ScalarType t) {
   return static_cast<size_t>(t) < tables.to.size() && tables.to[static_cast<size_t>(t)] != 0;
 }
 

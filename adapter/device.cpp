@@ -3,10 +3,11 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/ApproximateClock.h>
+#include <torch/csrc/profiler/stubs/base.h>
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 
 #include "adapter.h"
@@ -64,6 +65,15 @@ ttc_store* store_of(const at::TensorBase& t) {
 // ------------------------------------------------------------------------------------------------------ allocators
 
 namespace {
+// Counted as if every call made so far had run: a result takes its memory when its call is launched.
+ttc_stats settled_stats(c10::DeviceIndex index) {
+  ttc_stats t{};
+  ttc_error err{};
+  check(ttc_device_flush(device(index), &err), err);
+  ttc_device_get_stats(device(index), &t);
+  return t;
+}
+
 struct Allocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t n) override {
     ttc_store* store = nullptr;
@@ -80,21 +90,24 @@ struct Allocator final : c10::DeviceAllocator {
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     c10::CachingDeviceAllocator::DeviceStats s;
-    ttc_stats t{};
-    ttc_device_get_stats(device(index), &t);
+    ttc_stats t = settled_stats(index);
+    auto made = static_cast<int64_t>(t.made_nbyte), nmade = static_cast<int64_t>(t.made_nbuffer);
     for (auto* stat : {&s.allocated_bytes[0], &s.reserved_bytes[0], &s.active_bytes[0], &s.requested_bytes[0]}) {
-      stat->current = t.live_nbyte;
-      stat->peak = t.peak_nbyte;
+      *stat = {.current = t.live_nbyte, .peak = t.peak_nbyte, .allocated = made, .freed = made - t.live_nbyte};
     }
+    for (auto* stat : {&s.allocation[0], &s.segment[0], &s.active[0]}) {
+      *stat = {.current = t.live_nbuffer, .peak = t.peak_nbuffer, .allocated = nmade, .freed = nmade - t.live_nbuffer};
+    }
+    s.num_device_alloc = nmade;
+    s.num_device_free = nmade - t.live_nbuffer;
     return s;
   }
-  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetAccumulatedStats(c10::DeviceIndex index) override { ttc_device_reset_made(device(index)); }
   void resetPeakStats(c10::DeviceIndex index) override { ttc_device_reset_peak(device(index)); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
     ttc_device_info info;
-    ttc_stats t{};
     ttc_device_get_info(device(index), &info);
-    ttc_device_get_stats(device(index), &t);
+    ttc_stats t = settled_stats(index);
     return {static_cast<size_t>(std::max<int64_t>(0, info.memory_limit_nbyte - t.live_nbyte)),
             static_cast<size_t>(info.memory_limit_nbyte)};
   }
@@ -160,10 +173,15 @@ at::Tensor wrap(ttc_store* store, const ttc_spec& spec, c10::DeviceIndex index) 
   return t;
 }
 
-void synchronize(c10::DeviceIndex index) {
+namespace {
+ttc_device* opened(c10::DeviceIndex index) {
   TORCH_CHECK(index >= 0 && index < kMaxDevices, "tpu:", static_cast<int>(index), " does not exist");
-  ttc_device* dev = devices[index].load();
-  if (dev != nullptr) {
+  return devices[index].load(std::memory_order_acquire);
+}
+}  // namespace
+
+void synchronize(c10::DeviceIndex index) {
+  if (ttc_device* dev = opened(index)) {
     ttc_error err{};
     check(ttc_device_synchronize(dev, &err), err);
   }
@@ -173,11 +191,6 @@ void synchronize(c10::DeviceIndex index) {
 
 namespace {
 // Every stream of a device is its one ordered queue, so that any order between streams that a program may ask for already holds.
-struct Event {
-  std::chrono::steady_clock::time_point when;
-  bool recorded = false;
-  c10::DeviceIndex index = 0;
-};
 thread_local std::array<c10::StreamId, kMaxDevices> current_stream{};
 std::atomic<c10::StreamId> next_stream{1};
 
@@ -217,33 +230,65 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return old;
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(ttc_device_count()); }
-  bool queryStream(const c10::Stream&) const override { return true; }
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override { return dtypes(); }
+  bool queryStream(const c10::Stream& s) const override {
+    bool idle = true;
+    if (ttc_device* dev = opened(s.device_index())) {
+      ttc_error err{};
+      check(ttc_device_query(dev, &idle, &err), err);
+    }
+    return idle;
+  }
   void synchronizeStream(const c10::Stream& s) const override { synchronize(s.device_index()); }
   void synchronizeDevice(c10::DeviceIndex index) const override { synchronize(index < 0 ? current : index); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
-  // An event's time is taken when the work before it is done, so recording waits for that work.
+  // A c10 event's handle is the core's event of the last recording.
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
-    auto* e = *event != nullptr ? static_cast<Event*>(*event) : new Event;
+    ttc_event* e = nullptr;
+    ttc_error err{};
+    check(ttc_event_record(device(stream.device_index()), &e, &err), err);
+    ttc_event_release(static_cast<ttc_event*>(*event));
     *event = e;
-    synchronize(stream.device_index());
-    e->index = stream.device_index();
-    e->when = std::chrono::steady_clock::now();
-    e->recorded = true;
   }
-  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void* event) const override {
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { ttc_event_release(static_cast<ttc_event*>(event)); }
+  void block(void* event, const c10::Stream& stream) const override {
+    ttc_error err{};
     if (event != nullptr) {
-      synchronize(static_cast<Event*>(event)->index);
+      check(ttc_event_order(device(stream.device_index()), static_cast<ttc_event*>(event), &err), err);
+    }
+  }
+  bool queryEvent(void* event) const override {
+    bool done = true;
+    ttc_error err{};
+    if (event != nullptr) {
+      check(ttc_event_query(static_cast<ttc_event*>(event), &done, &err), err);
+    }
+    return done;
+  }
+  void synchronizeEvent(void* event) const override {
+    ttc_error err{};
+    if (event != nullptr) {
+      check(ttc_event_wait(static_cast<ttc_event*>(event), &err), err);
     }
   }
   double elapsedTime(void* first, void* second, c10::DeviceIndex) const override {
-    auto *a = static_cast<Event*>(first), *b = static_cast<Event*>(second);
-    TORCH_CHECK(a != nullptr && b != nullptr && a->recorded && b->recorded,
-                "both events must be recorded before their time is asked");
-    return std::chrono::duration<double, std::milli>(b->when - a->when).count();
+    int64_t ns = 0;
+    ttc_error err{};
+    TORCH_CHECK(first != nullptr && second != nullptr, "both events must be recorded before the time between them is asked");
+    check(ttc_event_elapsed(static_cast<ttc_event*>(first), static_cast<ttc_event*>(second), &ns, &err), err);
+    return static_cast<double>(ns) / 1e6;
+  }
+
+ private:
+  static c10::DeviceCapability dtypes() {
+    c10::DeviceCapability c;
+    c.capability_data.capability_bits = 0;
+    auto& has = c.capability_data.supported_scalar_types;
+#define HAS(_, name) has.has_##name = has_ttc(at::ScalarType::name);
+    AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS(HAS)
+#undef HAS
+    return c;
   }
 };
 
@@ -277,9 +322,46 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 };
 
+// torch.profiler's device times: an event before and one after each op.
+struct Profiler final : torch::profiler::impl::ProfilerStubs {
+  using Mark = torch::profiler::impl::ProfilerVoidEventStub;
+  void record(c10::DeviceIndex* index, Mark* mark, int64_t* cpu_ns) const override {
+    ttc_event* e = nullptr;
+    ttc_error err{};
+    if (index != nullptr) {
+      *index = current;
+    }
+    check(ttc_event_record(device(current), &e, &err), err);
+    *mark = Mark(e, [](void* p) { ttc_event_release(static_cast<ttc_event*>(p)); });
+    if (cpu_ns != nullptr) {
+      *cpu_ns = c10::getTime();
+    }
+  }
+  float elapsed(const Mark* from, const Mark* to) const override {  // microseconds
+    Guard guard;
+    guard.synchronizeEvent(from->get());
+    guard.synchronizeEvent(to->get());
+    return static_cast<float>(guard.elapsedTime(from->get(), to->get(), current) * 1e3);
+  }
+  void mark(const char*) const override {}
+  void rangePush(const char*) const override {}
+  void rangePop() const override {}
+  bool enabled() const override { return true; }
+  void onEachDevice(std::function<void(int)> op) const override {
+    for (int i = 0; i < kMaxDevices; i++) {
+      if (opened(static_cast<c10::DeviceIndex>(i)) != nullptr) {
+        op(i);
+      }
+    }
+  }
+  void synchronize() const override { tpu::synchronize(current); }
+};
+
 bool register_hooks() {
   static Hooks hooks;
   at::RegisterPrivateUse1HooksInterface(&hooks);
+  static Profiler profiler;
+  torch::profiler::impl::registerPrivateUse1Methods(&profiler);
   return true;
 }
 const bool hooks_registered = register_hooks();

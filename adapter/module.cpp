@@ -121,11 +121,13 @@ PyObject* py_stats(PyObject*, PyObject* arg) {
   return guarded([&]() -> PyObject* {
     ttc_stats s{};
     ttc_device_get_stats(tpu::device(static_cast<c10::DeviceIndex>(index)), &s);
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:L,s:K}", "calls", (unsigned long long)s.calls, "programs_compiled",
-                         (unsigned long long)s.programs_compiled, "programs_loaded", (unsigned long long)s.programs_loaded,
-                         "compile_ns", (unsigned long long)s.compile_ns, "plans", (unsigned long long)s.plans, "cache_errors",
-                         (unsigned long long)s.cache_errors, "live_bytes", (long long)s.live_nbyte, "peak_bytes",
-                         (long long)s.peak_nbyte, "queue_wait_ns", (unsigned long long)s.queue_wait_ns);
+    return Py_BuildValue(
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:L,s:K,s:L,s:L,s:K,s:K}", "calls", (unsigned long long)s.calls, "programs_compiled",
+        (unsigned long long)s.programs_compiled, "programs_loaded", (unsigned long long)s.programs_loaded, "compile_ns",
+        (unsigned long long)s.compile_ns, "plans", (unsigned long long)s.plans, "cache_errors", (unsigned long long)s.cache_errors,
+        "live_bytes", (long long)s.live_nbyte, "peak_bytes", (long long)s.peak_nbyte, "queue_wait_ns",
+        (unsigned long long)s.queue_wait_ns, "live_buffers", (long long)s.live_nbuffer, "peak_buffers", (long long)s.peak_nbuffer,
+        "made_bytes", (unsigned long long)s.made_nbyte, "made_buffers", (unsigned long long)s.made_nbuffer);
   });
 }
 
@@ -135,6 +137,57 @@ PyObject* py_reset_peak(PyObject*, PyObject* arg) {
     ttc_device_reset_peak(tpu::device(static_cast<c10::DeviceIndex>(index)));
     return Py_NewRef(Py_None);
   });
+}
+
+PyObject* py_reset_made(PyObject*, PyObject* arg) {
+  long index = PyLong_AsLong(arg);
+  return guarded([&]() -> PyObject* {
+    ttc_device_reset_made(tpu::device(static_cast<c10::DeviceIndex>(index)));
+    return Py_NewRef(Py_None);
+  });
+}
+
+PyObject* py_flush(PyObject*, PyObject* arg) {
+  long index = PyLong_AsLong(arg);
+  return guarded([&]() -> PyObject* {
+    NoGil no_gil;
+    ttc_error err{};
+    tpu::check(ttc_device_flush(tpu::device(static_cast<c10::DeviceIndex>(index)), &err), err);
+    return Py_NewRef(Py_None);
+  });
+}
+
+PyObject* py_add_compile_options(PyObject*, PyObject* args) {
+  int index = 0;
+  PyObject* given = nullptr;
+  if (PyArg_ParseTuple(args, "iO!:add_compile_options", &index, &PyList_Type, &given) == 0) {
+    return nullptr;
+  }
+  std::vector<const char*> options;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(given); i++) {
+    options.push_back(PyUnicode_AsUTF8(PyList_GET_ITEM(given, i)));
+    if (options.back() == nullptr) {
+      return nullptr;
+    }
+  }
+  options.push_back(nullptr);
+  return guarded([&]() -> PyObject* {
+    uint32_t set = 0;
+    {
+      NoGil no_gil;
+      ttc_error err{};
+      tpu::check(ttc_compile_options_add(tpu::device(static_cast<c10::DeviceIndex>(index)), options.data(), &set, &err), err);
+    }
+    return PyLong_FromUnsignedLong(set);
+  });
+}
+
+PyObject* py_use_compile_options(PyObject*, PyObject* arg) {
+  unsigned long set = PyLong_AsUnsignedLong(arg);
+  if (PyErr_Occurred() != nullptr) {
+    return nullptr;
+  }
+  return PyLong_FromUnsignedLong(ttc_compile_options_use(static_cast<uint32_t>(set)));
 }
 
 PyObject* py_fallbacks(PyObject*, PyObject*) {
@@ -202,6 +255,10 @@ PyMethodDef methods[] = {
     {"device_info", py_device_info, METH_O, "What the plugin says of a device, as a dict."},
     {"stats", py_stats, METH_O, "Counters of a device, as a dict."},
     {"reset_peak", py_reset_peak, METH_O, "Start the peak of live bytes anew."},
+    {"reset_made", py_reset_made, METH_O, "Start the counts of what was allocated anew."},
+    {"flush", py_flush, METH_O, "Launch all calls made so far on a device, without waiting for results."},
+    {"add_compile_options", py_add_compile_options, METH_VARARGS, "(device, ['name=value', ..]): the number of this list."},
+    {"use_compile_options", py_use_compile_options, METH_O, "Compile under this list from now on; the list before."},
     {"fallbacks", py_fallbacks, METH_NOARGS, "Calls that ran on the cpu: {overload: times}."},
     {"reset_fallbacks", py_reset_fallbacks, METH_NOARGS, "Forget the calls counted by fallbacks."},
     {"set_fallback_is_error", py_set_fallback_is_error, METH_O, "Raise instead of running on the cpu."},

@@ -137,6 +137,25 @@ TTC_API void ttc_device_get_info(ttc_device *dev, ttc_device_info *out);
 /* Wait until all calls made so far have run; reports the first error of an op that nobody has read. blocks */
 TTC_API TTC_MUST_USE ttc_status ttc_device_synchronize(ttc_device *dev, ttc_error *err);
 
+/* Launch all calls made so far, without waiting for their results: what they take of memory is then counted. blocks */
+TTC_API TTC_MUST_USE ttc_status ttc_device_flush(ttc_device *dev, ttc_error *err);
+
+/* Is all work given to the device so far done? Does not wait. any thread */
+TTC_API TTC_MUST_USE ttc_status ttc_device_query(ttc_device *dev, bool *idle, ttc_error *err);
+
+/* An event is a point among the calls made on one device: it is reached when all calls before it are done. */
+typedef struct ttc_event ttc_event;
+/* The point after the calls made so far; does not wait for them. One reference. any thread */
+TTC_API TTC_MUST_USE ttc_status ttc_event_record(ttc_device *dev, ttc_event **out, ttc_error *err);
+TTC_API void ttc_event_release(ttc_event *ev);                                              /* any thread; NULL is fine */
+TTC_API TTC_MUST_USE ttc_status ttc_event_query(ttc_event *ev, bool *done, ttc_error *err); /* does not wait. any thread */
+/* Wait until it is reached; reports the first error of an op that nobody has read. any thread, blocks */
+TTC_API TTC_MUST_USE ttc_status ttc_event_wait(ttc_event *ev, ttc_error *err);
+/* Calls made on dev from now on start after ev, which may be another device's. any thread */
+TTC_API TTC_MUST_USE ttc_status ttc_event_order(ttc_device *dev, ttc_event *ev, ttc_error *err);
+/* Time between the moments two events were reached. TTC_FAILED_PRECONDITION if one has not been yet. any thread */
+TTC_API TTC_MUST_USE ttc_status ttc_event_elapsed(ttc_event *from, ttc_event *to, int64_t *ns, ttc_error *err);
+
 /* Ask a waiting call to come back every so often: fn returns true to give up (TTC_CANCELLED). Used for Ctrl-C. */
 TTC_API void ttc_set_interrupt_check(bool (*fn)(void));
 
@@ -314,12 +333,25 @@ typedef struct ttc_stats {
   int64_t live_nbyte;         /* bytes held by stores' buffers now */
   int64_t peak_nbyte;         /* highest live_nbyte since the start or the last reset */
   uint64_t queue_wait_ns;     /* time callers spent waiting for a full queue */
+  int64_t live_nbuffer;       /* buffers that stores hold now */
+  int64_t peak_nbuffer;       /* highest live_nbuffer, as peak_nbyte */
+  uint64_t made_nbyte;   /* bytes of all buffers that stores got since the last ttc_device_reset_made, and of those alive then */
+  uint64_t made_nbuffer; /* number of these buffers */
 } ttc_stats;
 TTC_API void ttc_device_get_stats(ttc_device *dev, ttc_stats *out); /* any thread */
-TTC_API void ttc_device_reset_peak(ttc_device *dev);
+TTC_API void ttc_device_reset_peak(ttc_device *dev);                /* any thread */
+TTC_API void ttc_device_reset_made(ttc_device *dev);                /* any thread */
 
 /* torch.set_float32_matmul_precision: 0 highest (float32 results, the default), 1 high, 2 medium. Part of every later key. */
 TTC_API void ttc_set_matmul_precision(int level);
+
+/* A list of options for XLA's compiler, "name=value", NULL terminated; *set is its number. They come after those of the variable
+ * TORCH_TPU_INTERNAL_XLA_OPTIONS. An option that the compiler does not know, or a value it cannot read, is an error. any thread,
+ * blocks */
+TTC_API TTC_MUST_USE ttc_status ttc_compile_options_add(ttc_device *dev, const char *const *options, uint32_t *set, ttc_error *err);
+/* Programs of calls made from now on, in any thread, are compiled under this list (0: only the variable's), and found again under
+ * it. Returns the list before. any thread */
+TTC_API uint32_t ttc_compile_options_use(uint32_t set);
 
 /* StableHLO of the last plan defined by this thread, for tests and bug reports; "" if none. Valid until the next define. */
 TTC_API const char *ttc_last_module(void);

@@ -306,8 +306,9 @@ class Event(metaclass=_OnTpu):
     """A point in the device's work: a ``torch.Event``.
 
     Args:
-        enable_timing, blocking, interprocess: as ``torch.cuda.Event``'s. Recording waits for the work before it, so that the times
-            read by ``elapsed_time`` (milliseconds) are those of the device.
+        enable_timing: whether ``elapsed_time`` (milliseconds between the moments two events were reached) may be asked.
+        blocking: accepted and without effect: waiting never spins.
+        interprocess: not supported.
     """
 
     kind = torch.Event

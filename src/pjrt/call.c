@@ -31,10 +31,3 @@ ttc_status ttc__pjrt_absent(const pjrt_plugin *p, const char *call, const char *
                       "%s: the plugin %s (PJRT %d.%d) does not have this call; use a newer plugin", call, p->path, p->major,
                       p->minor);
 }
-
-ttc_status ttc__pjrt_await(const pjrt_plugin *p, PJRT_Event *ev, ttc_error *err) {
-  PJRT_Event_Await_Args await = {.event = ev};
-  ttc_status status = PJRT_CALL(p, PJRT_Event_Await, &await, err);
-  PJRT_DESTROY(p, PJRT_Event_Destroy, event, ev);
-  return status;
-}

@@ -13,6 +13,7 @@ typedef struct pjrt_plugin pjrt_plugin;
 typedef struct pjrt_client pjrt_client;
 typedef struct pjrt_exe pjrt_exe;
 typedef struct pjrt_buffer pjrt_buffer; /* the plugin's own PJRT_Buffer */
+typedef struct pjrt_event pjrt_event;   /* the plugin's own PJRT_Event */
 
 /* ---- finding a plugin (discover.c). No plugin code is loaded by these. */
 typedef enum pjrt_source { PJRT_FROM_VARIABLE, PJRT_FROM_LIBTPU, PJRT_FROM_LAMMPS, PJRT_FROM_XLA_CPU } pjrt_source;
@@ -63,11 +64,23 @@ ttc_status pjrt_buffer_from_host(pjrt_client *c, int device, ttc_dtype d, int nd
 ttc_status pjrt_buffer_new(pjrt_client *c, int device, ttc_dtype d, int ndim, const int64_t *dims, pjrt_buffer **out,
                            ttc_error *err);
 void pjrt_buffer_free(pjrt_client *c, pjrt_buffer *b); /* NULL is fine */
-/* Wait until computed; returns the computation's error if it failed. blocks */
+/* Wait until computed; returns the computation's error if it failed, TTC_CANCELLED if interrupted. blocks */
 ttc_status pjrt_buffer_await(pjrt_client *c, pjrt_buffer *b, ttc_error *err);
 /* Copy [offset, offset+nbyte) of the row-major contents to dst, after waiting. Reads through the pointer where the buffer lies in
  * host memory, else with ToHostBuffer (device layouts are tiled, so a part costs as much as the whole). blocks */
 ttc_status pjrt_buffer_to_host(pjrt_client *c, pjrt_buffer *b, size_t offset, size_t nbyte, void *dst, ttc_error *err);
 ttc_status pjrt_buffer_nbyte(pjrt_client *c, pjrt_buffer *b, size_t *nbyte, ttc_error *err); /* on the device */
+
+/* ---- events */
+/* That the buffer is computed, or its computation failed. */
+ttc_status pjrt_buffer_event(pjrt_client *c, pjrt_buffer *b, pjrt_event **out, ttc_error *err);
+bool pjrt_event_done(pjrt_client *c, pjrt_event *ev);
+/* Wait for ev, which is freed, and return its error; nothing interrupts this. blocks */
+ttc_status pjrt_event_await(pjrt_client *c, pjrt_event *ev, ttc_error *err);
+void pjrt_event_free(pjrt_client *c, pjrt_event *ev);
+/* fn(ctx) once ev has come, in any thread, perhaps before this returns. own: ev is freed then. Plugins without callbacks block. */
+void pjrt_event_then(pjrt_client *c, pjrt_event *ev, bool own, void (*fn)(void *ctx), void *ctx);
+/* Asked now and then while a call waits: true gives up. Called with whatever locks the waiting caller holds. */
+void pjrt_set_interrupt_check(bool (*fn)(void));
 
 #endif

@@ -162,7 +162,9 @@ static ttc_plan *look_up(ttc_device *dev, const ttc_call *call, bool *no_memory)
       adopt_shape(call->into[k]);
     }
   }
-  *no_memory = !ttc__key_make(&dev->site, call, (uint64_t)atomic_load_explicit(&ttc__matmul_precision, memory_order_relaxed));
+  uint64_t salt = (uint64_t)atomic_load_explicit(&ttc__matmul_precision, memory_order_relaxed) |
+                  (uint64_t)atomic_load_explicit(&ttc__option_set, memory_order_relaxed) << 8;
+  *no_memory = !ttc__key_make(&dev->site, call, salt);
   if (*no_memory) {
     return NULL;
   }
@@ -270,6 +272,7 @@ static ttc_status define(ttc_device *dev, const ttc_call *call, uint32_t nout, c
   atomic_init(&plan->state, PLAN_COMPILING);
   plan->dev = dev;
   plan->op = call->op;
+  plan->options = atomic_load_explicit(&ttc__option_set, memory_order_relaxed);
   ttc_status st = lower(dev, call, nout, specs, plan, err);
   size_t n = dev->site.nword * sizeof(uint64_t);
   if (st == TTC_OK && !ttc__map_put(dev->plans, dev->site.words, n, ttc__hash64(dev->site.words, n), plan)) {

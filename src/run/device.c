@@ -120,6 +120,7 @@ static ttc_status open_client(ttc_error *err) {
   TTC_TRY(discover(err));
   TTC_TRY(pjrt_plugin_load(choice.path, &shared_plugin, err));
   TTC_TRY(pjrt_client_new(shared_plugin, wanted_devices(), &shared_client, err));
+  pjrt_set_interrupt_check(ttc__interrupted);
   pthread_atfork(NULL, NULL, in_child);
   return TTC_OK;
 }
@@ -176,6 +177,11 @@ static ttc_status make_device(int index, ttc_device **out, ttc_error *err) {
   pjrt_client_info(shared_client, &dev->info);
   dev->info.simulated = strcmp(dev->info.platform, "tpu") != 0;
   dev->for_tpu = !dev->info.simulated;
+  ttc_status st = ttc__options_from_environment(dev, err);
+  if (st != TTC_OK) {
+    free_parts(dev);
+    return st;
+  }
   if (dev->info.simulated) {
     tune_malloc();
   }
@@ -227,11 +233,24 @@ void ttc_device_get_stats(ttc_device *dev, ttc_stats *out) {
                      .cache_errors = c.errors,
                      .live_nbyte = atomic_load(&dev->live_nbyte),
                      .peak_nbyte = atomic_load(&dev->peak_nbyte),
+                     .live_nbuffer = atomic_load(&dev->live_nbuffer),
+                     .peak_nbuffer = atomic_load(&dev->peak_nbuffer),
+                     .made_nbyte = atomic_load(&dev->made_nbyte) - atomic_load(&dev->reset_nbyte),
+                     .made_nbuffer = atomic_load(&dev->made_nbuffer) - atomic_load(&dev->reset_nbuffer),
                      .queue_wait_ns = atomic_load(&dev->queue_wait_ns)};
 }
 
 void ttc_device_reset_peak(ttc_device *dev) {
+  ttc__lock_take(&dev->store_lock);
   atomic_store(&dev->peak_nbyte, atomic_load(&dev->live_nbyte));
+  atomic_store(&dev->peak_nbuffer, atomic_load(&dev->live_nbuffer));
+  ttc__lock_drop(&dev->store_lock);
+}
+
+/* What is alive counts as made, so that what was freed since stays made less alive. */
+void ttc_device_reset_made(ttc_device *dev) {
+  atomic_store(&dev->reset_nbyte, atomic_load(&dev->made_nbyte) - (uint64_t)atomic_load(&dev->live_nbyte));
+  atomic_store(&dev->reset_nbuffer, atomic_load(&dev->made_nbuffer) - (uint64_t)atomic_load(&dev->live_nbuffer));
 }
 
 /* At least a moment: a thread that has nothing left to do needs no longer to end. */

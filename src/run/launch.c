@@ -46,12 +46,16 @@ static void poison_results(record *r, ttc__poison *p) {
   }
 }
 
-static void fail(ttc_device *dev, record *r, ttc_error *err) {
-  const ttc_op_row *row = ttc__op_row(r->plan->op);
+ttc__poison *ttc__poison_by(uint32_t writer, ttc_error *err) {
+  const ttc_op_row *row = writer != UINT32_MAX ? ttc__op_row(writer) : NULL;
   if (row != NULL) {
     snprintf(err->op, sizeof err->op, "%s", row->name);
   }
-  ttc__poison *p = ttc__poison_new(err);
+  return ttc__poison_new(err);
+}
+
+static void fail(ttc_device *dev, record *r, ttc_error *err) {
+  ttc__poison *p = ttc__poison_by(r->plan->op, err);
   ttc__note_error(dev, p);
   poison_results(r, p);
   ttc__poison_release(p);
@@ -125,6 +129,7 @@ static void place_results(ttc_device *dev, record *r, pjrt_buffer **outs) {
     ttc_store *s = r->stores[q->out >= 0 ? nslot + (uint32_t)q->out : q->slot];
     if (s != NULL) {
       ttc__store_set(s, outs[k], &q->base, plan->op);
+      s->lags = plan->lags;
     } else {
       pjrt_buffer_free(dev->client, outs[k]);
     }
@@ -222,6 +227,11 @@ ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err) {
         ttc__poison_release(p);
       }
       return TTC_OK;
+    case RECORD_EVENT:
+      ttc__event_launch(dev, r->event);
+      return TTC_OK;
+    case RECORD_WAIT:
+      return ttc__event_block(r->event, err);
   }
   return TTC_OK;
 }

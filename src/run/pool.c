@@ -1,15 +1,34 @@
 /* The compile pool: threads that turn lowered plans into executables, several at once; started when first needed. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "run/run.h"
 
+#define INLINE_NELEM 1024 /* elements read and written up to which a straight-line program takes microseconds */
+
+/* May the program still run when its launch returns? Small ones are run by the launching thread itself. Wrong guesses cost a
+ * microsecond, or an event that comes some microseconds early. */
+static bool lags(const ttc_plan *plan) {
+  int64_t n = 0;
+  for (uint32_t i = 0; i < plan->low.nparam; i++) {
+    const ttc__param *q = &plan->low.params[i];
+    n += q->kind == TTC__PARAM_STORE ? ttc__nelem(plan->bases[q->i].ndim, plan->bases[q->i].dims) : 0;
+  }
+  for (uint32_t k = 0; k < plan->low.nproduct; k++) {
+    n += ttc__nelem(plan->low.products[k].base.ndim, plan->low.products[k].base.dims);
+  }
+  return n > INLINE_NELEM || strstr(plan->low.text, "while") != NULL || strstr(plan->low.text, "custom_call") != NULL;
+}
+
 static void finish(ttc_plan *plan, pjrt_exe *exe, const ttc_error *err) {
   ttc_device *dev = plan->dev;
   ttc__poison *poison = exe == NULL ? ttc__poison_new(err) : NULL;
+  bool lagging = lags(plan);
   ttc__lock_take(&dev->plan_lock);
+  plan->lags = lagging;
   plan->exe = exe;
   plan->error = poison;
   atomic_store(&plan->state, exe != NULL ? PLAN_READY : PLAN_FAILED);
@@ -24,7 +43,8 @@ static void compile(ttc_plan *plan) {
   pjrt_exe *exe = NULL;
   const ttc_op_row *row = ttc__op_row(plan->op);
   snprintf(err.op, sizeof err.op, "%s", row != NULL ? row->name : "?");
-  if (ttc__cache_get(plan->dev->cache, plan->dev->index, plan->low.text, plan->low.text_nbyte, NULL, &exe, &err) != TTC_OK) {
+  if (ttc__cache_get(plan->dev->cache, plan->dev->index, plan->low.text, plan->low.text_nbyte, ttc__options(plan->options), &exe,
+                     &err) != TTC_OK) {
     ttc__log(TTC__LOG_DEBUG, "compiling %s failed: %s\n%s", err.op, err.message, plan->low.text);
     exe = NULL;
   }

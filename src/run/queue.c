@@ -86,6 +86,12 @@ void ttc__queue_publish(ttc_device *dev) {
   }
 }
 
+void ttc__queue_hurry(ttc_device *dev) {
+  if (atomic_load(&dev->wake_at) != 0) {
+    wake_launcher(dev);
+  }
+}
+
 ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err) {
   if (ttc__lock_try(&dev->launch)) {
     return TTC_OK;
@@ -118,6 +124,9 @@ ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
   }
   if (atomic_load(&dev->waiting_for_room) != 0) {
     signal_room(dev);
+  }
+  if (atomic_load_explicit(&dev->ndropped, memory_order_relaxed) > dev->weed_at) {
+    ttc__weed_dropped(dev);
   }
   return TTC_OK;
 }

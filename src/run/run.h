@@ -27,6 +27,7 @@ struct ttc_store {
   ttc__poison *poison;            /* the op that should have written it failed */
   uint32_t writer;                /* op that wrote it last, UINT32_MAX if none */
   bool awaited;                   /* known to be computed */
+  bool lags;                      /* its program may still run when the launch returns */
   struct ttc_store *next, **prev; /* list of stores with a buffer, under the device's store lock */
 };
 
@@ -37,11 +38,13 @@ struct ttc_plan {
   atomic_int state; /* plan_state */
   ttc_device *dev;
   uint32_t op;
+  uint32_t options; /* ttc__options */
   uint32_t nout;
   ttc_spec *outs;
   ttc__base *bases;   /* [slots] what each store holds before the call */
   ttc__lowered low;   /* text is kept until compiled */
   uint32_t nnumber;   /* NUMBER and RNG parameters */
+  bool lags;          /* READY: too much work to be done by the time a launch returns */
   pjrt_exe *exe;      /* READY */
   ttc__poison *error; /* FAILED */
   uint64_t last_use;  /* the device's count of calls then, under the dispatch lock */
@@ -53,15 +56,18 @@ typedef struct number {
   unsigned char bytes[16];
 } number;
 
-typedef enum record_kind { RECORD_LAUNCH, RECORD_UPLOAD, RECORD_RESIZE } record_kind;
+typedef enum record_kind { RECORD_LAUNCH, RECORD_UPLOAD, RECORD_RESIZE, RECORD_EVENT, RECORD_WAIT } record_kind;
 
 #define RECORD_INLINE_STORES 8
 #define RECORD_INLINE_NUMBERS 4
 typedef struct record {
   uint8_t kind; /* record_kind */
   uint32_t nstore, nnumber;
-  ttc_plan *plan;     /* LAUNCH */
-  pjrt_buffer *buf;   /* UPLOAD: becomes stores[0]'s contents */
+  ttc_plan *plan; /* LAUNCH */
+  union {
+    pjrt_buffer *buf; /* UPLOAD: becomes stores[0]'s contents */
+    ttc_event *event; /* EVENT, WAIT: one reference */
+  };
   ttc__base base;     /* UPLOAD, RESIZE: what the store holds from here on */
   ttc_store **stores; /* one reference each: the call's slots, then one a fresh output (NULL: nobody) */
   number *numbers;
@@ -126,7 +132,12 @@ struct ttc_device {
   ttc_store *spare;         /* freed stores to reuse, under the dispatch lock */
   ttc_store *_Atomic freed; /* freed since the last time spare was filled */
   _Atomic int nfreed;       /* in both */
-  _Atomic int64_t live_nbyte, peak_nbyte;
+  pjrt_event **dropped;     /* of results let go of while being computed; filled under the store lock */
+  uint32_t dropped_cap, weed_at;
+  _Atomic uint32_t ndropped;
+  _Atomic int64_t live_nbyte, peak_nbyte, live_nbuffer, peak_nbuffer; /* written under the store lock */
+  _Atomic uint64_t made_nbyte, made_nbuffer;                          /* written under the launch lock */
+  _Atomic uint64_t reset_nbyte, reset_nbuffer;                        /* what these were when last reset */
   _Atomic uint64_t queue_wait_ns;
 };
 
@@ -139,6 +150,11 @@ void ttc__never_interrupt(void); /* this thread is our own */
 /* In a child forked after opening: no plugin call may be made, and no lock be taken, for its holder may not exist here. */
 bool ttc__forked(void);
 extern atomic_int ttc__matmul_precision;
+
+/* ---- options.c */
+extern atomic_uint ttc__option_set;            /* the list of compiler options that calls are defined under */
+const char *const *ttc__options(uint32_t set); /* "name=value", NULL terminated; NULL: none */
+ttc_status ttc__options_from_environment(ttc_device *dev, ttc_error *err); /* becomes list 0. blocks */
 
 /* ---- evict.c */
 /* Above a number of plans, take the quarter longest unused out of the table; the caller releases the list (next_job) once it has
@@ -169,9 +185,20 @@ ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err);
 ttc_status ttc__drain(ttc_device *dev, ttc_error *err);
 void *ttc__launcher_main(void *dev);
 
+/* Have the launch thread take notice at once. */
+void ttc__queue_hurry(ttc_device *dev);
+
+/* ---- event.c */
+/* A result is let go of, perhaps before it is computed: remember to wait for it. any thread */
+void ttc__result_dropped(ttc_device *dev, pjrt_buffer *buf);
+void ttc__weed_dropped(ttc_device *dev);                    /* forget those that are finished. Launch lock held */
+void ttc__event_launch(ttc_device *dev, ttc_event *ev);     /* the queue has come to ev. Launch lock held. Takes the reference */
+ttc_status ttc__event_block(ttc_event *ev, ttc_error *err); /* nothing more is launched before ev. Takes it, unless cancelled */
+
 /* ---- launch.c */
 ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err); /* only TTC_CANCELLED is returned; failures poison */
 void ttc__record_done(record *r);
+ttc__poison *ttc__poison_by(uint32_t writer, ttc_error *err);  /* err with the op's name */
 void ttc__note_error(ttc_device *dev, ttc__poison *p);         /* for ttc_device_synchronize; takes a reference of its own */
 ttc_status ttc__report_error(ttc_device *dev, ttc_error *err); /* the first that nobody has read, if any; forgets all */
 

@@ -74,6 +74,7 @@ ttc_status ttc__store_make(ttc_device *dev, bool locked, const ttc__base *base, 
   s->poison = NULL;
   s->writer = UINT32_MAX;
   s->awaited = true;
+  s->lags = false;
   s->next = NULL;
   s->prev = NULL;
   *out = s;
@@ -99,11 +100,26 @@ void ttc_store_retain(ttc_store *s) {
   atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
 }
 
-static void account(ttc_device *dev, int64_t delta) {
-  int64_t live = atomic_fetch_add_explicit(&dev->live_nbyte, delta, memory_order_relaxed) + delta;
-  int64_t peak = atomic_load_explicit(&dev->peak_nbyte, memory_order_relaxed);
-  while (live > peak && !atomic_compare_exchange_weak(&dev->peak_nbyte, &peak, live)) {
+static void raise(_Atomic int64_t *now, _Atomic int64_t *peak, int64_t delta) {
+  int64_t n = atomic_load_explicit(now, memory_order_relaxed) + delta;
+  atomic_store_explicit(now, n, memory_order_relaxed);
+  if (n > atomic_load_explicit(peak, memory_order_relaxed)) {
+    atomic_store_explicit(peak, n, memory_order_relaxed);
   }
+}
+
+/* Store lock held, so that plain writes do; readers take no lock. */
+static void account(ttc_device *dev, int64_t nbyte, int64_t nbuffer) {
+  raise(&dev->live_nbyte, &dev->peak_nbyte, nbyte);
+  raise(&dev->live_nbuffer, &dev->peak_nbuffer, nbuffer);
+}
+
+/* Launch lock held. */
+static void account_new(ttc_device *dev, size_t nbyte) {
+  atomic_store_explicit(&dev->made_nbyte, atomic_load_explicit(&dev->made_nbyte, memory_order_relaxed) + nbyte,
+                        memory_order_relaxed);
+  atomic_store_explicit(&dev->made_nbuffer, atomic_load_explicit(&dev->made_nbuffer, memory_order_relaxed) + 1,
+                        memory_order_relaxed);
 }
 
 /* Launch lock held, or nobody else can see the store. */
@@ -113,6 +129,10 @@ void ttc__store_clear(ttc_store *s) {
     s->buf = NULL;
   }
   if (s->buf != NULL) {
+    bool ending = atomic_load_explicit(&dev->stop, memory_order_relaxed);
+    if (!s->awaited && s->lags && !ending) {
+      ttc__result_dropped(dev, s->buf);
+    }
     ttc__lock_take(&dev->store_lock);
     if (s->prev != NULL) {
       *s->prev = s->next;
@@ -121,11 +141,11 @@ void ttc__store_clear(ttc_store *s) {
       }
       s->prev = NULL;
     }
+    account(dev, -(int64_t)s->buf_nbyte, -1);
     ttc__lock_drop(&dev->store_lock);
-    if (!atomic_load_explicit(&dev->stop, memory_order_relaxed)) { /* past the end, the process's exit frees */
+    if (!ending) { /* past the end, the process's exit frees */
       pjrt_buffer_free(dev->client, s->buf);
     }
-    account(dev, -(int64_t)s->buf_nbyte);
     s->buf = NULL;
   }
   if (s->poison != NULL) {
@@ -152,9 +172,14 @@ void ttc__store_set(ttc_store *s, pjrt_buffer *buf, const ttc__base *base, uint3
   ttc_device *dev = s->dev;
   size_t nbyte = ttc__base_nbyte(base);
   if (s->buf != NULL) { /* replaced in place: stay on the list */
+    if (!s->awaited && s->lags) {
+      ttc__result_dropped(dev, s->buf);
+    }
     pjrt_buffer_free(dev->client, s->buf);
     if (nbyte != s->buf_nbyte) {
-      account(dev, (int64_t)nbyte - (int64_t)s->buf_nbyte);
+      ttc__lock_take(&dev->store_lock);
+      account(dev, (int64_t)nbyte - (int64_t)s->buf_nbyte, 0);
+      ttc__lock_drop(&dev->store_lock);
     }
   } else {
     ttc__lock_take(&dev->store_lock);
@@ -164,9 +189,10 @@ void ttc__store_set(ttc_store *s, pjrt_buffer *buf, const ttc__base *base, uint3
       dev->live->prev = &s->next;
     }
     dev->live = s;
+    account(dev, (int64_t)nbyte, 1);
     ttc__lock_drop(&dev->store_lock);
-    account(dev, (int64_t)nbyte);
   }
+  account_new(dev, nbyte);
   if (s->poison != NULL) {
     ttc__poison_release(s->poison);
     s->poison = NULL;
@@ -176,6 +202,7 @@ void ttc__store_set(ttc_store *s, pjrt_buffer *buf, const ttc__base *base, uint3
   s->buf_nbyte = nbyte;
   s->writer = writer;
   s->awaited = false;
+  s->lags = false;
 }
 
 void ttc__store_poison(ttc_store *s, ttc__poison *p, uint32_t writer) {

@@ -1,5 +1,4 @@
 /* Between host memory and stores. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,16 +122,13 @@ ttc_status ttc_copy_from_host(const ttc_tensor *dst, const void *src, size_t nby
 /* Reading s failed. If its contents are what is wrong, they are poison, and this reader the one who reports it. */
 static void blame_contents(ttc_store *s, ttc_error *err) {
   ttc_error why = {0};
-  const ttc_op_row *row = s->writer != UINT32_MAX ? ttc__op_row(s->writer) : NULL;
-  if (row != NULL) {
-    snprintf(err->op, sizeof err->op, "%s", row->name);
-  }
-  if (pjrt_buffer_await(s->dev->client, s->buf, &why) != TTC_OK) {
-    ttc__poison *p = ttc__poison_new(err);
+  ttc__poison *p = ttc__poison_by(s->writer, err);
+  ttc_status st = pjrt_buffer_await(s->dev->client, s->buf, &why);
+  if (st != TTC_OK && st != TTC_CANCELLED) {
     (void)ttc__poison_claim(p);
     ttc__store_poison(s, p, s->writer);
-    ttc__poison_release(p);
   }
+  ttc__poison_release(p);
 }
 
 static ttc_status read_bytes(ttc_store *s, size_t offset, size_t nbyte, void *dst, ttc_error *err) {
@@ -149,7 +145,7 @@ static ttc_status read_bytes(ttc_store *s, size_t offset, size_t nbyte, void *ds
     st = pjrt_buffer_to_host(dev->client, s->buf, offset, nbyte, dst, err);
     if (st == TTC_OK) {
       s->awaited = true;
-    } else {
+    } else if (st != TTC_CANCELLED) { /* else the reader gave up, and nothing is known of the contents */
       blame_contents(s, err);
     }
   }
@@ -206,56 +202,4 @@ ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err) {
   }
   ttc__lock_drop(&dev->dispatch);
   return TTC_OK;
-}
-
-/* The next store from `at` on that is not known to be computed, with a reference; NULL at the end. Launch lock held, which keeps
- * stores from getting and changing buffers; but a store may be freed by its last owner, hence the store lock. */
-static ttc_store *next_unawaited(ttc_device *dev, ttc_store *at) {
-  ttc_store *found = NULL;
-  ttc__lock_take(&dev->store_lock);
-  for (ttc_store *s = at != NULL ? at->next : dev->live; s != NULL && found == NULL; s = s->next) {
-    int refs = s->awaited ? 0 : atomic_load(&s->refs);
-    while (refs != 0 && !atomic_compare_exchange_weak(&s->refs, &refs, refs + 1)) {
-    }
-    found = refs != 0 ? s : NULL;
-  }
-  ttc__lock_drop(&dev->store_lock);
-  return found;
-}
-
-/* Wait for the store's contents; true if they can be had. */
-static bool await_contents(ttc_store *s) {
-  ttc_error why = {0};
-  if (pjrt_buffer_await(s->dev->client, s->buf, &why) == TTC_OK) {
-    s->awaited = true;
-    return true;
-  }
-  const ttc_op_row *row = s->writer != UINT32_MAX ? ttc__op_row(s->writer) : NULL;
-  snprintf(why.op, sizeof why.op, "%s", row != NULL ? row->name : "");
-  ttc__poison *p = ttc__poison_new(&why);
-  ttc__note_error(s->dev, p);
-  ttc__store_poison(s, p, s->writer);
-  ttc__poison_release(p);
-  return false;
-}
-
-static void await_all(ttc_device *dev) {
-  for (ttc_store *s = next_unawaited(dev, NULL), *next; s != NULL; s = next) {
-    /* A poisoned store leaves the list, and with it the place to go on from. */
-    next = await_contents(s) ? next_unawaited(dev, s) : next_unawaited(dev, NULL);
-    ttc_store_release(s);
-  }
-}
-
-ttc_status ttc_device_synchronize(ttc_device *dev, ttc_error *err) {
-  err->op[0] = '\0';
-  TTC_TRY(ttc__usable(dev, err));
-  TTC_TRY(ttc__launch_take(dev, err));
-  ttc_status st = ttc__drain(dev, err);
-  if (st == TTC_OK) {
-    await_all(dev);
-    st = ttc__report_error(dev, err);
-  }
-  ttc__lock_drop(&dev->launch);
-  return st;
 }

@@ -1,8 +1,9 @@
 /* A PJRT plugin that "compiles" anything with a @main, checks what it is given, computes nothing (results are zeros), counts what
- * it hands out and fails on demand. Everything is ready at once. */
+ * it hands out and fails on demand. Everything is ready at once, unless held. */
 #include "fake_plugin.h"
 
 #include <pjrt_c_api.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@ enum { MAX_NDIM = 16, MAX_DEVICE = 8 };
 /* clang-format does not settle on a layout for this list. */
 /* clang-format off */
 #define CALLS(X)                                                                                                      \
-  X(PJRT_Plugin_Initialize) X(PJRT_Event_Destroy) X(PJRT_Event_IsReady) X(PJRT_Event_Await) X(PJRT_Client_Create)     \
+  X(PJRT_Plugin_Initialize) X(PJRT_Event_Destroy) X(PJRT_Event_IsReady) X(PJRT_Event_Await) X(PJRT_Event_OnReady)      \
+  X(PJRT_Client_Create)                                                                                                 \
   X(PJRT_Client_Destroy) X(PJRT_Client_PlatformName) X(PJRT_Client_PlatformVersion)                                   \
   X(PJRT_Client_AddressableDevices) X(PJRT_Client_Compile) X(PJRT_Client_BufferFromHostBuffer)                        \
   X(PJRT_Client_CreateUninitializedBuffer) X(PJRT_DeviceDescription_Id) X(PJRT_DeviceDescription_Kind)                \
@@ -89,6 +91,13 @@ struct PJRT_SerializedExecutable {
 
 static atomic_long live, counts[NCALL], fail_countdown;
 enum { FAIL_NONE = -1, FAIL_ANY = -2 };
+static atomic_bool held; /* no event has come */
+static pthread_mutex_t held_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+  PJRT_Event_OnReadyCallback fn;
+  void *arg;
+} callbacks[4096];
+static int ncallback;
 static atomic_long failing = FAIL_NONE, failed = FAIL_NONE, delayed = FAIL_NONE, delay_ms;
 
 /* Zeroed memory of an object that counts as alive until drop(). */
@@ -363,12 +372,31 @@ CALL(PJRT_Event_Destroy) {
 
 CALL(PJRT_Event_IsReady) {
   BEGIN(PJRT_Event_IsReady);
-  args->is_ready = true;
+  args->is_ready = !atomic_load(&held);
+  return NULL;
+}
+
+CALL(PJRT_Event_OnReady) {
+  BEGIN(PJRT_Event_OnReady);
+  pthread_mutex_lock(&held_mutex);
+  bool later = atomic_load(&held) && ncallback < (int)(sizeof callbacks / sizeof *callbacks);
+  if (later) {
+    callbacks[ncallback].fn = args->callback;
+    callbacks[ncallback++].arg = args->user_arg;
+  }
+  pthread_mutex_unlock(&held_mutex);
+  if (!later) {
+    args->callback(NULL, args->user_arg);
+  }
   return NULL;
 }
 
 CALL(PJRT_Event_Await) {
   BEGIN(PJRT_Event_Await);
+  while (atomic_load(&held)) {
+    struct timespec nap = {0, 1000000};
+    nanosleep(&nap, NULL);
+  }
   REFUSE_IF(args->event->code != PJRT_Error_Code_OK, args->event->code, "the buffer was deleted or donated");
   return NULL;
 }
@@ -747,6 +775,17 @@ EXPORT void fake_plugin_fail(const char *call, long nth) {
 EXPORT const char *fake_plugin_failed(void) {
   long which = atomic_load(&failed);
   return which == FAIL_NONE ? NULL : call_names[which];
+}
+
+EXPORT void fake_plugin_hold(int on) {
+  pthread_mutex_lock(&held_mutex);
+  atomic_store(&held, on != 0);
+  int n = on != 0 ? 0 : ncallback;
+  ncallback -= n;
+  pthread_mutex_unlock(&held_mutex);
+  for (int i = 0; i < n; i++) {
+    callbacks[i].fn(NULL, callbacks[i].arg);
+  }
 }
 
 EXPORT void fake_plugin_delay(const char *call, long ms) {

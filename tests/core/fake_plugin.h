@@ -18,10 +18,14 @@ void fake_plugin_delay(const char *call, long ms);
 /* Calls of a PJRT function ("any": of all) so far; -1 if there is no such call. */
 long fake_plugin_count(const char *call);
 
+/* While held, no result is there yet and waiting for one waits; letting go calls back all who asked. */
+void fake_plugin_hold(int on);
+
 typedef long fake_plugin_live_fn(void);
 typedef void fake_plugin_fail_fn(const char *call, long nth);
 typedef const char *fake_plugin_failed_fn(void);
 typedef void fake_plugin_delay_fn(const char *call, long ms);
 typedef long fake_plugin_count_fn(const char *call);
+typedef void fake_plugin_hold_fn(int on);
 
 #endif

@@ -18,6 +18,7 @@ static fake_plugin_fail_fn *fake_fail;
 static fake_plugin_failed_fn *fake_failed;
 static fake_plugin_count_fn *fake_count;
 static fake_plugin_delay_fn *fake_delay;
+static fake_plugin_hold_fn *fake_hold;
 
 #define OK(call)                                                                  \
   do {                                                                            \
@@ -54,13 +55,14 @@ static inline void open_fake(void) {
     exit(1);
   }
   void *lib = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-  void *found[] = {dlsym(lib, "fake_plugin_live"), dlsym(lib, "fake_plugin_fail"), dlsym(lib, "fake_plugin_failed"),
-                   dlsym(lib, "fake_plugin_count"), dlsym(lib, "fake_plugin_delay")};
+  void *found[] = {dlsym(lib, "fake_plugin_live"),  dlsym(lib, "fake_plugin_fail"),  dlsym(lib, "fake_plugin_failed"),
+                   dlsym(lib, "fake_plugin_count"), dlsym(lib, "fake_plugin_delay"), dlsym(lib, "fake_plugin_hold")};
   memcpy(&fake_live, &found[0], sizeof found[0]);
   memcpy(&fake_fail, &found[1], sizeof found[1]);
   memcpy(&fake_failed, &found[2], sizeof found[2]);
   memcpy(&fake_count, &found[3], sizeof found[3]);
   memcpy(&fake_delay, &found[4], sizeof found[4]);
+  memcpy(&fake_hold, &found[5], sizeof found[5]);
 }
 
 /* ---- tensors: a view with its sizes, and a reference to its store */
