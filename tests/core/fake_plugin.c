@@ -11,7 +11,7 @@
 #include <time.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { MAX_NDIM = 16, MAX_DEVICE = 8 };
+enum { MAX_NDIM = 16, MAX_DEVICE = 8, MAX_CALLBACK = 4096 };
 
 /* clang-format does not settle on a layout for this list. */
 /* clang-format off */
@@ -93,10 +93,7 @@ static atomic_long live, counts[NCALL], fail_countdown;
 enum { FAIL_NONE = -1, FAIL_ANY = -2 };
 static atomic_bool held; /* no event has come */
 static pthread_mutex_t held_mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct {
-  PJRT_Event_OnReadyCallback fn;
-  void *arg;
-} callbacks[4096];
+static PJRT_Event_OnReady_Args callbacks[MAX_CALLBACK];
 static int ncallback;
 static atomic_long failing = FAIL_NONE, failed = FAIL_NONE, delayed = FAIL_NONE, delay_ms;
 
@@ -379,13 +376,12 @@ CALL(PJRT_Event_IsReady) {
 CALL(PJRT_Event_OnReady) {
   BEGIN(PJRT_Event_OnReady);
   pthread_mutex_lock(&held_mutex);
-  bool later = atomic_load(&held) && ncallback < (int)(sizeof callbacks / sizeof *callbacks);
-  if (later) {
-    callbacks[ncallback].fn = args->callback;
-    callbacks[ncallback++].arg = args->user_arg;
+  if (atomic_load(&held) && ncallback < MAX_CALLBACK) {
+    callbacks[ncallback++] = *args;
+    args->callback = NULL;
   }
   pthread_mutex_unlock(&held_mutex);
-  if (!later) {
+  if (args->callback != NULL) {
     args->callback(NULL, args->user_arg);
   }
   return NULL;
@@ -784,7 +780,7 @@ EXPORT void fake_plugin_hold(int on) {
   ncallback -= n;
   pthread_mutex_unlock(&held_mutex);
   for (int i = 0; i < n; i++) {
-    callbacks[i].fn(NULL, callbacks[i].arg);
+    callbacks[i].callback(NULL, callbacks[i].user_arg);
   }
 }
 
