@@ -369,8 +369,7 @@ CALL(PJRT_Event_Destroy) {
 
 CALL(PJRT_Event_IsReady) {
   BEGIN(PJRT_Event_IsReady);
-  args->is_ready = !atomic_load(&held);
-  return NULL;
+  return args->is_ready = !atomic_load(&held), NULL;
 }
 
 CALL(PJRT_Event_OnReady) {
@@ -775,12 +774,12 @@ EXPORT const char *fake_plugin_failed(void) {
 
 EXPORT void fake_plugin_hold(int on) {
   pthread_mutex_lock(&held_mutex);
-  atomic_store(&held, on != 0);
   int n = on != 0 ? 0 : ncallback;
+  atomic_store(&held, on != 0);
   ncallback -= n;
   pthread_mutex_unlock(&held_mutex);
-  for (int i = 0; i < n; i++) {
-    callbacks[i].callback(NULL, callbacks[i].user_arg);
+  while (n-- > 0) {
+    callbacks[n].callback(NULL, callbacks[n].user_arg);
   }
 }
 
