@@ -7,6 +7,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include <atomic>
 #include <string>
 
 #include "ttc.h"
@@ -75,6 +76,16 @@ PyObject* py_set_decomposer(PyObject*, PyObject* fn);
 // Replace the masks in a list of indices by the indices of their true elements, which waits for the device. A lone mask may stay
 // where the op writes: the core needs no indices for it. True if anything was replaced.
 bool expand_masks(const at::Tensor& self, c10::IValue& indices, bool keep_lone_mask);
+
+// ---- mode.cpp
+enum { kStrict = 0, kDebug = 1 };
+extern std::atomic<bool> any_mode_set;  // false: every thread is in Strict mode
+int thread_mode();
+inline uint32_t blocking() { return C10_UNLIKELY(any_mode_set.load(std::memory_order_relaxed)) && thread_mode() == kDebug ? 1 : 0; }
+void set_thread_mode(int mode);
+void set_default_mode(int mode);  // of threads that have not set one
+void set_value_checks(int bits);  // of results in Debug mode: 1 NaN, 2 infinity
+void check_values(const c10::OperatorHandle& handle, const torch::jit::Stack& stack);  // of the results on top of the stack
 
 // ---- generator.cpp
 at::Generator new_generator(c10::DeviceIndex index);

@@ -290,6 +290,7 @@ struct Describer {
             .narg = static_cast<uint32_t>(f.args.size()),
             .args = f.args.data(),
             .default_float = static_cast<uint32_t>(to_ttc(at::get_default_dtype_as_scalartype())),
+            .blocking = blocking(),
             .ninto = static_cast<uint32_t>(f.into.size()),
             .into = f.into.data()};
   }

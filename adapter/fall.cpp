@@ -93,6 +93,9 @@ class Fallen {
     }
     check(st, err);
     give_back(overload, stack, res, f.index);
+    if (call.blocking != 0) {
+      check_values(handle, *stack);
+    }
     return true;
   }
 

@@ -382,6 +382,7 @@ PyObject* py_graph_node(PyObject*, PyObject* args) {
                    .narg = static_cast<uint32_t>(node.args.size()),
                    .args = node.args.data(),
                    .default_float = 0,
+                   .blocking = 0,
                    .ninto = 0,
                    .into = nullptr};
   ttc_error err;

@@ -58,6 +58,9 @@ struct Kernel final : c10::OperatorKernel {
     }
     check(st, err);
     give_back(o, stack, res, f.index);
+    if (C10_UNLIKELY(call.blocking != 0)) {
+      check_values(handle, *stack);
+    }
   }
 
   ttc_status miss(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, ttc_result* res,
@@ -252,6 +255,7 @@ void run_or_define(ttc_device* dev, uint32_t op, c10::ArrayRef<ttc_arg> args, c1
                    .narg = static_cast<uint32_t>(args.size()),
                    .args = args.data(),
                    .default_float = 0,
+                   .blocking = blocking(),
                    .ninto = static_cast<uint32_t>(into.size()),
                    .into = into.data()};
   ttc_error err;

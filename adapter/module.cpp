@@ -222,6 +222,28 @@ PyObject* py_set_matmul_precision(PyObject*, PyObject* arg) {
   Py_RETURN_NONE;
 }
 
+PyObject* py_set_mode(PyObject*, PyObject* args) {
+  int mode = 0, for_all = 0;
+  if (PyArg_ParseTuple(args, "ip", &mode, &for_all) == 0) {
+    return nullptr;
+  }
+  return guarded([&]() -> PyObject* {
+    for_all != 0 ? tpu::set_default_mode(mode) : tpu::set_thread_mode(mode);
+    Py_RETURN_NONE;
+  });
+}
+
+PyObject* py_mode(PyObject*, PyObject*) { return PyLong_FromLong(tpu::thread_mode()); }
+
+PyObject* py_set_value_checks(PyObject*, PyObject* arg) {
+  long bits = PyLong_AsLong(arg);
+  if (bits == -1 && PyErr_Occurred() != nullptr) {
+    return nullptr;
+  }
+  tpu::set_value_checks(static_cast<int>(bits));
+  Py_RETURN_NONE;
+}
+
 PyObject* py_ops(PyObject*, PyObject*) {
   PyObject* list = PyList_New(0);
   for (uint32_t op = 0; list != nullptr && op < ttc_op_count(); op++) {
@@ -266,6 +288,9 @@ PyMethodDef methods[] = {
     {"reset_fallbacks", py_reset_fallbacks, METH_NOARGS, "Forget the calls counted by fallbacks."},
     {"set_fallback_is_error", py_set_fallback_is_error, METH_O, "Raise instead of running on the cpu."},
     {"set_matmul_precision", py_set_matmul_precision, METH_O, "0 highest, 1 high, 2 medium."},
+    {"set_mode", py_set_mode, METH_VARARGS, "(mode, for_all): this thread's eager mode, or that of threads which set none."},
+    {"mode", py_mode, METH_NOARGS, "This thread's eager mode: 0 Strict, 1 Debug."},
+    {"set_value_checks", py_set_value_checks, METH_O, "Of each result in Debug mode: 1 NaN, 2 infinity, 3 both, 0 neither."},
     {"ops", py_ops, METH_NOARGS, "The op table, a dict a row."},
     {"last_module", py_last_module, METH_NOARGS, "StableHLO of the last program this thread lowered."},
     {"shutdown", py_shutdown, METH_O, "Finish queued work (at most this many ms) and stop the threads."},

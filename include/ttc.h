@@ -246,6 +246,7 @@ typedef struct ttc_call {
   uint32_t narg;
   const ttc_arg *args;           /* in schema order, without out= arguments */
   uint32_t default_float;        /* ttc_dtype of a Python float beside integers (torch.get_default_dtype()); 0: f32 */
+  uint32_t blocking;             /* 1: wait until it has run, and tell what was wrong with it (Debug mode) */
   uint32_t ninto;                /* 0: every result is a fresh store; else the number of results */
   const ttc_tensor *const *into; /* [ninto] tensor that receives the result (in-place, out=), or NULL for a fresh one */
 } ttc_call;
@@ -261,7 +262,8 @@ typedef struct ttc_result {
 } ttc_result;
 
 /* Run a call whose plan exists. TTC_NOT_FOUND (err untouched) means: no plan for this signature yet; work the results' specs out
- * and call ttc_call_define. Does not wait for a compile, unless the queue is full of calls that do. any thread */
+ * and call ttc_call_define. Waits for the call if it is `blocking`; else for no compile, unless the queue is full of calls that do. any
+ * thread */
 TTC_API TTC_MUST_USE ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, ttc_error *err);
 
 /* Lower the call with the given results' specs, hand it to the compile pool, and run it as ttc_call_run does.

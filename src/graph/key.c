@@ -185,7 +185,7 @@ bool ttc__key_make(ttc__site *site, const ttc_call *call, uint64_t salt) {
   site->mark = __atomic_add_fetch(&marks, 1, __ATOMIC_RELAXED);
   site->nstore = site->nslot_ref = 0;
   word(&w, (uint64_t)call->op | (uint64_t)call->narg << 32);
-  word(&w, salt | (uint64_t)call->default_float << 8 | (uint64_t)call->ninto << 32);
+  word(&w, salt | (uint64_t)call->default_float << 24 | (uint64_t)call->ninto << 32);
   for (uint32_t i = 0; i < call->narg; i++) {
     bool bit = i < 64;
     argument(&w, &call->args[i], bit && ((statics >> i) & 1) != 0, bit && ((units >> i) & 1) != 0);

@@ -60,7 +60,7 @@ void ttc__lower_bag(shlo *b, ttc_lower *c) {
   ttc_val w = op_in(c, 0), idx = op_in(c, 1);
   int64_t n = shlo_nelem(b, idx), dims[2] = {nbag, shlo_dim(b, w, 1)};
   ttc_val bag = bag_of(b, op_in(c, 2), nbag, n);
-  ttc_val rows = shlo_convert(b, shlo_take(b, w, ttc__indices(b, idx, shlo_dim(b, w, 0), false), 0), d);
+  ttc_val rows = shlo_convert(b, shlo_take(b, w, ttc__user_indices(b, c, TTC__FAULT_BAG, idx, 0, shlo_dim(b, w, 0), false), 0), d);
   ttc_val size =
       ttc__scatter_rows(b, SHLO_SCATTER_ADD, shlo_const_i(b, TTC_S64, 0, 1, &nbag), bag, counts(b, idx, padding, TTC_S64), 0);
   /* Padding goes to no bag. */

@@ -41,6 +41,11 @@ ttc_val ttc__indices(shlo *b, ttc_val i, int64_t n, bool wrap) {
   return shlo_select(b, elem_cmp(b, SHLO_LT, i, 0), shlo_add(b, i, elem_i(b, i, n)), i);
 }
 
+ttc_val ttc__user_indices(shlo *b, ttc_lower *c, ttc__fault kind, ttc_val i, int axis, int64_t n, bool wrap) {
+  op_check_indices(c, b, kind, i, axis, n, wrap);
+  return ttc__indices(b, i, n, wrap);
+}
+
 /* --------------------------------------------------------------------------------------------------------- joining */
 
 enum { PIECE = 128 }; /* long lists are joined in pieces */
@@ -99,27 +104,28 @@ static void lower_gather(shlo *b, ttc_lower *c) {
       x = shlo_slice_axis(b, x, k, 0, shlo_dim(b, idx, k));
     }
   }
-  idx = ttc__indices(b, idx, shlo_dim(b, x, axis), false);
+  idx = ttc__user_indices(b, c, TTC__FAULT_POSITION, idx, axis, shlo_dim(b, x, axis), false);
   ttc__give(b, c, 0, shlo_gather(b, x, idx, &s));
 }
 
-/* index_select(x, dim, index) */
+/* index_select(x, dim, index)     PyTorch's CPU kernel for the second axis raises another error than the others. */
 static void lower_index_select(shlo *b, ttc_lower *c) {
   ttc_val x = ttc__at_least_1d(b, op_in(c, 0)), idx = ttc__at_least_1d(b, op_in(c, 2));
   int axis = op_axis(c, 1, shlo_ndim(b, x));
-  ttc__give(b, c, 0, shlo_take(b, x, ttc__indices(b, idx, shlo_dim(b, x, axis), false), axis));
+  ttc__fault kind = axis == 1 ? TTC__FAULT_POSITION : TTC__FAULT_ROW;
+  ttc__give(b, c, 0, shlo_take(b, x, ttc__user_indices(b, c, kind, idx, axis, shlo_dim(b, x, axis), false), axis));
 }
 
 /* embedding(weight[V, ..], indices, ..) */
 static void lower_embedding(shlo *b, ttc_lower *c) {
   ttc_val w = op_in(c, 0);
-  op_ret(c, 0, shlo_take(b, w, ttc__indices(b, op_in(c, 1), shlo_dim(b, w, 0), false), 0));
+  op_ret(c, 0, shlo_take(b, w, ttc__user_indices(b, c, TTC__FAULT_ROW, op_in(c, 1), 0, shlo_dim(b, w, 0), false), 0));
 }
 
 /* take(x, index): of x flattened */
 static void lower_take(shlo *b, ttc_lower *c) {
   ttc_val x = ttc__flatten(b, op_in(c, 0));
-  op_ret(c, 0, shlo_take(b, x, ttc__indices(b, op_in(c, 1), shlo_nelem(b, x), true), 0));
+  op_ret(c, 0, shlo_take(b, x, ttc__user_indices(b, c, TTC__FAULT_FLAT, op_in(c, 1), 0, shlo_nelem(b, x), true), 0));
 }
 
 static bool is_mask(ttc_dtype d) {
@@ -140,7 +146,7 @@ bool ttc__find_places(shlo *b, ttc_lower *c, int arg, const ttc__shape *x, ttc__
     }
     adjacent = adjacent && (p->n == 0 || p->axis[p->n - 1] == k - 1);
     p->axis[p->n] = k;
-    ttc_val v = ttc__indices(b, op_list_in(c, arg, k), x->at[k], true);
+    ttc_val v = ttc__user_indices(b, c, TTC__FAULT_INDEX, op_list_in(c, arg, k), k, x->at[k], true);
     idx[p->n++] = v;
     ttc__shape s = ttc__shape_of(b, v), *all = &p->shape;
     for (; all->n < s.n; all->n++) {
@@ -267,7 +273,7 @@ const ttc_op_row ttc__index_rows[] = {
     SUM("embedding_dense_backward", ttc__lower_embedding_backward, 0),
     {ELEM_HEAD("embedding_renorm", ttc__lower_embedding_renorm, 0, TOL_SUM), .static_args = 1u << 3},
     /* masks and counts: masked.c */
-    {ELEM_HEAD("masked_scatter", ttc__lower_masked_scatter, 0, TOL_EXACT), .note = "too short a source repeats its last element"},
+    {ELEM_HEAD("masked_scatter", ttc__lower_masked_scatter, 0, TOL_EXACT),},
     EXACT("masked_scatter_backward", ttc__lower_masked_scatter_backward, 0),
     {ELEM_HEAD("nonzero", ttc__lower_nonzero, 0, TOL_EXACT), .flags = TTC_OP_DATA_SIZE},
     {ELEM_HEAD("nonzero_static", ttc__lower_nonzero_static, 0, TOL_EXACT)},

@@ -1,8 +1,8 @@
 /* What the files of the family "index" share: index.c reads at indices (and holds the rows), scatter.c writes at them, masked.c
  * works with masks and other things whose number depends on data, bag.c is embedding_bag.
  *
- * No index, however wrong, reads or writes outside its tensor: StableHLO's gather clamps and its scatter drops. Where PyTorch
- * counts negative indices from the end, so do these. */
+ * No index, however wrong, reads or writes outside its tensor: StableHLO's gather clamps and its scatter drops. It is a fault
+ * nevertheless, which whoever reads next is told of. Where PyTorch counts negative indices from the end, so do these. */
 #ifndef TTC_OP_INDEX_H
 #define TTC_OP_INDEX_H
 
@@ -11,6 +11,8 @@
 
 /* Integer indices into an axis of n, as s32 or s64; negative ones count from the end if `wrap`. */
 ttc_val ttc__indices(shlo *b, ttc_val i, int64_t n, bool wrap);
+/* The same of indices that a user gave: one out of range is a fault of this kind. */
+ttc_val ttc__user_indices(shlo *b, ttc_lower *c, ttc__fault kind, ttc_val i, int axis, int64_t n, bool wrap);
 /* The sizes of v, for builder calls that want an array. */
 typedef struct ttc__shape {
   int n;
@@ -34,6 +36,8 @@ bool ttc__find_places(shlo *b, ttc_lower *c, int arg, const ttc__shape *x, ttc__
 
 /* v times (number argument i), nothing where the number is 1. */
 ttc_val ttc__times(shlo *b, ttc_lower *c, ttc_val v, int i);
+/* The last element of a vector as a scalar; 0 of an empty one. */
+ttc_val ttc__last(shlo *b, ttc_val v);
 /* Inclusive running count of a bool vector, s32 (s64 where longer than that). */
 ttc_val ttc__running_count(shlo *b, ttc_val mask);
 

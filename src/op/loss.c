@@ -2,6 +2,7 @@
  * elements of the loss. Computed in the op type, rounded once. */
 #include <math.h>
 
+#include "op/elem.h"
 #include "op/reduce.h"
 
 enum { NONE = 0, MEAN = 1, SUM = 2 };
@@ -95,6 +96,8 @@ static void lower_bce(shlo *b, ttc_lower *c) {
   if (op_given(c, 2)) {
     loss = shlo_mul(b, loss, op_in_as(c, 2, d));
   }
+  ttc_val inside = elem_and(b, elem_cmp(b, SHLO_GE, x, 0), elem_cmp(b, SHLO_LE, x, 1));
+  op_fault_if(c, b, elem_any(b, elem_not(b, inside)), TTC__FAULT_UNIT_INPUT, TTC_POISON, 0, 0);
   give_reduced(b, c, loss, op_int(c, 3, MEAN));
 }
 
@@ -176,12 +179,15 @@ static ttc_val nll_pick(shlo *b, const nll *r, ttc_val x) {
 }
 
 /* nll_loss(2d)_forward(self, target, weight, reduction, ignore_index) -> loss, total weight: -w[t] x[t], summed or divided by
- * sum(w[t]). A target out of range, an error on CPU, gives NaN: the device cannot raise. */
+ * sum(w[t]). A target out of range is a fault, and gives NaN. */
 static void lower_nll(shlo *b, ttc_lower *c) {
   ttc_dtype d = ttc__dtype_op(op_in_dtype(c, 0));
   nll r = nll_of(b, c, 0, d);
   int64_t reduction = op_int(c, 3, MEAN);
-  ttc_val zero = shlo_const_f(b, d, 0, 0, NULL);
+  ttc_val target = shlo_convert(b, op_in(c, 1), TTC_S64), zero = shlo_const_f(b, d, 0, 0, NULL);
+  ttc_val ignored = shlo_compare(b, SHLO_EQ, target, shlo_const_i(b, TTC_S64, op_int(c, 4, -100), 0, NULL));
+  target = shlo_select(b, ignored, shlo_const_i(b, TTC_S64, 0, 0, NULL), target);
+  op_check_indices(c, b, TTC__FAULT_TARGET, target, 0, r.data[1], false);
   ttc_val loss = shlo_mul(b, shlo_1(b, SHLO_NEG, nll_pick(b, &r, op_in_as(c, 0, d))), r.weight);
   loss = shlo_select(b, r.in_range, loss, shlo_const_f(b, d, NAN, 0, NULL));
   loss = shlo_select(b, r.ignored, zero, loss);
@@ -266,6 +272,7 @@ static margin_parts margin_of(shlo *b, ttc_lower *c, int self, ttc_dtype d) {
 /* multi_margin_loss(self, target, p, margin, weight, reduction): w[t] / C sum over i != t of max(0, margin - x[t] + x[i])^p */
 static void lower_multi_margin(shlo *b, ttc_lower *c) {
   margin_parts m = margin_of(b, c, 0, ttc__dtype_op(op_in_dtype(c, 0)));
+  op_check_indices(c, b, TTC__FAULT_MARGIN_TARGET, op_in(c, 1), 0, m.k.count, false);
   ttc_val v = sum_row(b, m.p == 1.0 ? m.z : shlo_mul(b, m.z, m.z));
   v = times_c(b, shlo_mul(b, v, m.weight), 1.0 / (double)m.k.count);
   int64_t reduction = op_int(c, 5, MEAN);

@@ -16,6 +16,9 @@ typedef struct program {
   ttc__param *params;
   ttc_val *param_values;
   uint32_t nparam, cap;
+  ttc_val fault; /* TTC_POISON until something is checked */
+  uint32_t nverify;
+  ttc__verify verify[TTC__MAX_VERIFY];
 } program;
 enum { HAVE_PARAM = 1, HAVE_WRITE = 2 };
 
@@ -380,6 +383,31 @@ ttc_dtype op_promote(const ttc_lower *c, int first, int last) {
   return ttc__promotion_result(&p, default_float(c));
 }
 
+ttc_val ttc__fault_state(ttc_lower *c) {
+  program *p = c->p;
+  if (p->fault.id < 0) {
+    int64_t n = TTC__FAULT_WORDS;
+    p->fault = param(p, (ttc__param){.kind = TTC__PARAM_FAULT}, TTC_S64, 1, &n);
+  }
+  return p->fault;
+}
+void ttc__set_fault_state(ttc_lower *c, ttc_val v) {
+  c->p->fault = v;
+}
+bool ttc__check_needed(ttc_lower *c, ttc_val idx, int64_t size, bool wrap) {
+  program *p = c->p;
+  for (uint32_t i = 0; i < p->nparam && p->nverify < TTC__MAX_VERIFY; i++) {
+    if (p->params[i].kind == TTC__PARAM_STORE && p->param_values[i].id == idx.id) {
+      p->verify[p->nverify++] = (ttc__verify){.slot = p->params[i].i, .wrap = wrap, .size = size};
+      return !p->in->verified;
+    }
+  }
+  return true;
+}
+uint32_t ttc__lower_op(const ttc_lower *c) {
+  return c->call->op;
+}
+
 /* -------------------------------------------------------------------------------------------------- asking: results */
 
 int op_nout(const ttc_lower *c) {
@@ -495,7 +523,11 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
       shlo_param_alias(p->b, (int)before, (int)out->nproduct);
     }
     shlo_result(p->b, p->slots[s]);
-    out->products[out->nproduct++] = (ttc__product){.out = -1, .slot = s, .base = in->bases[s]};
+    out->products[out->nproduct++] = (ttc__product){.out = TTC__PRODUCT_SLOT, .slot = s, .base = in->bases[s]};
+  }
+  if (p->fault.id >= 0) {
+    shlo_result(p->b, p->fault);
+    out->products[out->nproduct++] = (ttc__product){.out = TTC__PRODUCT_FAULT};
   }
 }
 
@@ -503,7 +535,7 @@ static ttc_status lower_into(program *p, ttc__lowered *out, ttc_error *err) {
   const ttc__lower_in *in = p->in;
   const ttc_op_row *row = ttc__op_row(in->call->op);
   ttc_val *rets = calloc(in->nout + 1, sizeof *rets);
-  out->products = calloc(in->nout + in->nslot + 1, sizeof *out->products);
+  out->products = calloc(in->nout + in->nslot + 2, sizeof *out->products);
   if (rets == NULL || out->products == NULL) {
     free(rets);
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of memory while lowering");
@@ -521,6 +553,8 @@ static ttc_status lower_into(program *p, ttc__lowered *out, ttc_error *err) {
   out->text_nbyte = strlen(out->text);
   out->params = p->params;
   out->nparam = p->nparam;
+  out->nverify = p->nverify;
+  memcpy(out->verify, p->verify, sizeof p->verify);
   p->params = NULL;
   return TTC_OK;
 }
@@ -535,7 +569,8 @@ ttc_status ttc__lower(const ttc__lower_in *in, ttc__lowered *out, ttc_error *err
                .b = shlo_new(row->name),
                .first = calloc(in->call->narg + 1, sizeof *p.first),
                .slots = calloc(in->nslot + 1, sizeof *p.slots),
-               .have = calloc(in->nslot + 1, 1)};
+               .have = calloc(in->nslot + 1, 1),
+               .fault = TTC_POISON};
   ttc_status st = TTC_RESOURCE_EXHAUSTED;
   if (p.b == NULL || p.first == NULL || p.slots == NULL || p.have == NULL) {
     (void)TTC_FAIL(err, st, "out of memory while lowering");

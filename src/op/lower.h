@@ -14,7 +14,7 @@ typedef struct ttc__base {
 } ttc__base;
 
 /* What one program parameter is. */
-typedef enum ttc__param_kind { TTC__PARAM_STORE, TTC__PARAM_NUMBER, TTC__PARAM_RNG } ttc__param_kind;
+typedef enum ttc__param_kind { TTC__PARAM_STORE, TTC__PARAM_NUMBER, TTC__PARAM_RNG, TTC__PARAM_FAULT } ttc__param_kind;
 typedef struct ttc__param {
   uint8_t kind;  /* ttc__param_kind */
   uint8_t dtype; /* NUMBER: what it is encoded as */
@@ -22,12 +22,13 @@ typedef struct ttc__param {
   uint32_t k;    /* NUMBER: place in its list; RNG: 0 seed, 1 offset */
 } ttc__param;
 
-/* What one program result is: a fresh output's base, or the new contents of a slot. */
+/* What one program result is: a fresh output's base, the new contents of a slot, or the device's fault. */
 typedef struct ttc__product {
-  int32_t out;   /* index of the fresh output, or -1 */
-  uint32_t slot; /* if out is -1 */
+  int32_t out;   /* index of the fresh output, TTC__PRODUCT_SLOT or TTC__PRODUCT_FAULT */
+  uint32_t slot; /* of a slot */
   ttc__base base;
 } ttc__product;
+enum { TTC__PRODUCT_SLOT = -1, TTC__PRODUCT_FAULT = -2 };
 
 typedef struct ttc__lower_in {
   const ttc_call *call;
@@ -37,8 +38,17 @@ typedef struct ttc__lower_in {
   const ttc__base *bases; /* [nslot] one a distinct store */
   const uint32_t *slots;  /* slot of each tensor, in visiting order (ttc__visit) */
   bool for_tpu;
+  bool verified; /* the checks that `verify` would list are known to pass: leave them out */
   shlo_precision precision;
 } ttc__lower_in;
+
+/* A check that a whole store's integers are in [0, size), or [-size, size) with wrap. */
+typedef struct ttc__verify {
+  uint32_t slot;
+  bool wrap;
+  int64_t size;
+} ttc__verify;
+#define TTC__MAX_VERIFY 4
 
 typedef struct ttc__lowered {
   char *text; /* malloc'ed */
@@ -46,6 +56,8 @@ typedef struct ttc__lowered {
   uint32_t nparam, nproduct;
   ttc__param *params;     /* malloc'ed */
   ttc__product *products; /* malloc'ed */
+  uint32_t nverify;
+  ttc__verify verify[TTC__MAX_VERIFY]; /* what the program finds out of its stores, or a fault */
 } ttc__lowered;
 
 ttc_status ttc__lower(const ttc__lower_in *in, ttc__lowered *out, ttc_error *err);
@@ -81,5 +93,15 @@ void *ttc__op_data(uint32_t op);
 void ttc__lower_node(ttc_lower *graph, const ttc_call *node, uint32_t nout, const ttc_spec *outs, const ttc_val *values,
                      ttc_val *rets);
 void *ttc__lower_data(const ttc_lower *c);
+
+/* ---- faults: s64[TTC__FAULT_WORDS]: op + 1 (0: none), kind, value, axis, size. One lives on each device; programs that check take
+ * it and give it back. */
+#define TTC__FAULT_WORDS 5
+ttc_status ttc__fault_error(const int64_t words[TTC__FAULT_WORDS], ttc_error *err); /* fills err and returns its code */
+ttc_val ttc__fault_state(ttc_lower *c);
+void ttc__set_fault_state(ttc_lower *c, ttc_val v);
+/* Is this check to be made? Takes note of those that tell something of a whole store. */
+bool ttc__check_needed(ttc_lower *c, ttc_val idx, int64_t size, bool wrap);
+uint32_t ttc__lower_op(const ttc_lower *c); /* the row's place in the table */
 
 #endif

@@ -23,13 +23,14 @@ static ttc_val kth_true(shlo *b, ttc_val mask, ttc_val running, int64_t want) {
   return ttc__once(b, ttc__scatter_rows(b, SHLO_SCATTER_SET, none, rank, place, 0));
 }
 
+ttc_val ttc__last(shlo *b, ttc_val v) {
+  int64_t n = shlo_nelem(b, v);
+  return n == 0 ? elem_i(b, v, 0) : shlo_reshape(b, shlo_slice_axis(b, v, 0, n - 1, n), 0, NULL);
+}
+
 /* s64 scalar: how many are true. */
 static ttc_val total(shlo *b, ttc_val running) {
-  int64_t n = shlo_nelem(b, running);
-  if (n == 0) {
-    return shlo_const_i(b, TTC_S64, 0, 0, NULL);
-  }
-  return shlo_convert(b, shlo_reshape(b, shlo_slice_axis(b, running, 0, n - 1, n), 0, NULL), TTC_S64);
+  return shlo_convert(b, ttc__last(b, running), TTC_S64);
 }
 
 static ttc_val broadcast_flat(shlo *b, ttc_val v, const ttc__shape *d) {
@@ -46,8 +47,10 @@ void ttc__lower_masked_scatter(shlo *b, ttc_lower *c) {
   }
   ttc_val x = broadcast_flat(b, op_in(c, 0), &d), mask = broadcast_flat(b, op_in_as(c, 1, TTC_BOOL), &d);
   ttc_val source = ttc__flatten(b, op_in_as(c, 2, op_in_dtype(c, 0)));
-  if (shlo_nelem(b, source) > 0) {
-    ttc_val rank = ttc__running_count(b, mask);
+  int64_t given = shlo_nelem(b, source);
+  ttc_val rank = ttc__once(b, ttc__running_count(b, mask)), ones = ttc__last(b, rank);
+  op_fault_if(c, b, elem_cmp(b, SHLO_GT, ones, (double)given), TTC__FAULT_SHORT_SOURCE, ones, 0, given);
+  if (given > 0) {
     x = shlo_select(b, mask, shlo_take(b, source, shlo_sub(b, rank, elem_i(b, rank, 1)), 0), x);
   }
   ttc__give(b, c, 0, x);

@@ -107,6 +107,33 @@ const int64_t *op_out_sizes(const ttc_lower *c, int k);
 void op_ret(ttc_lower *c, int k, ttc_val v);
 /* torch.result_type over arguments first..last (tensors, lists, numbers), PyTorch's default float being f32. */
 ttc_dtype op_promote(const ttc_lower *c, int first, int last);
+/* ---- faults (fault.c): what is wrong with a call's data, found on the device. The first of them is kept until somebody reads a
+ * result of the device or waits for it, and is an error there; results computed from bad data are then as good as any. */
+typedef enum ttc__fault {
+  TTC__FAULT_NONE,
+  TTC__FAULT_INDEX,    /* IndexError, as indexing says it */
+  TTC__FAULT_POSITION, /* the same as a RuntimeError: gather, scatter */
+  TTC__FAULT_ROW,      /* embedding */
+  TTC__FAULT_FLAT,     /* take, put */
+  TTC__FAULT_BAG,      /* embedding_bag */
+  TTC__FAULT_TARGET,   /* nll_loss */
+  TTC__FAULT_MARGIN_TARGET,
+  TTC__FAULT_UNPOOL,
+  TTC__FAULT_SHORT_SOURCE,  /* masked_scatter; the value is the number of ones */
+  TTC__FAULT_MASKED_VALUES, /* x[mask] = values */
+  TTC__FAULT_DIVISION,
+  TTC__FAULT_PROBABILITY, /* bernoulli */
+  TTC__FAULT_WEIGHTS,     /* multinomial */
+  TTC__FAULT_NO_WEIGHT,
+  TTC__FAULT_UNIT_INPUT, /* binary_cross_entropy */
+  TTC__FAULT_STD,        /* normal */
+  TTC__FAULT_RATE,       /* poisson */
+  TTC__FAULT_ASSERT      /* _assert_async */
+} ttc__fault;
+/* bad: bool; value: integer, or TTC_POISON for none; both 0-d. At the top of a rule, not inside a loop's body. */
+void op_fault_if(ttc_lower *c, shlo *b, ttc_val bad, ttc__fault kind, ttc_val value, int64_t axis, int64_t size);
+/* Every index must be in [0, size), with `wrap` in [-size, size); as given, before any are counted from the end. */
+void op_check_indices(ttc_lower *c, shlo *b, ttc__fault kind, ttc_val idx, int64_t axis, int64_t size, bool wrap);
 /* Refuse this signature: "angle of complex128 is not lowered". The front end falls through. */
 void op_refuse(ttc_lower *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

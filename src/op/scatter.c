@@ -74,7 +74,9 @@ void ttc__lower_scatter(shlo *b, ttc_lower *c) {
   ttc__shape shape = ttc__shape_of(b, idx);
   ttc_val src = op_in_as(c, 3, d);
   src = op_is_number(c, 3) ? shlo_broadcast_to(b, src, shape.n, shape.at) : ttc__at_least_1d(b, src);
-  ttc__give(b, c, 0, ttc__scatter_along(b, kinds[h], x, idx, src, op_axis(c, 1, shlo_ndim(b, x))));
+  int axis = op_axis(c, 1, shlo_ndim(b, x));
+  op_check_indices(c, b, TTC__FAULT_POSITION, idx, axis, shlo_dim(b, x, axis), false);
+  ttc__give(b, c, 0, ttc__scatter_along(b, kinds[h], x, idx, src, axis));
 }
 
 /* What a reduction starts from where self does not count. */
@@ -110,6 +112,7 @@ void ttc__lower_scatter_reduce(shlo *b, ttc_lower *c) {
   ttc_val src = ttc__at_least_1d(b, op_in_as(c, 3, d));
   int axis = op_axis(c, 1, shlo_ndim(b, x));
   ttc__shape sd = ttc__shape_of(b, src);
+  op_check_indices(c, b, op_param(c) == 1 ? TTC__FAULT_ROW : TTC__FAULT_POSITION, idx, axis, shlo_dim(b, x, axis), false);
   if (op_param(c) == 0) {
     sd = ttc__shape_of(b, idx);
   }
@@ -128,27 +131,27 @@ void ttc__lower_scatter_reduce(shlo *b, ttc_lower *c) {
 
 /* ------------------------------------------------------------------------------------------------ along one axis */
 
-/* Operands of index_add, index_copy: (x, dim, index, source) in the type d. */
+/* Operands of index_add, index_copy: (x, dim, index, source) in the type d. A wrong index is this kind of fault. */
 typedef struct operands {
   ttc_val x, idx, source;
   int axis;
 } operands;
-static operands load(shlo *b, ttc_lower *c, ttc_dtype d) {
+static operands load(shlo *b, ttc_lower *c, ttc_dtype d, ttc__fault kind) {
   operands o = {.x = ttc__at_least_1d(b, op_in_as(c, 0, d)), .idx = ttc__at_least_1d(b, op_in(c, 2))};
   o.axis = op_axis(c, 1, shlo_ndim(b, o.x));
   o.source = ttc__at_least_1d(b, op_in_as(c, 3, d));
-  o.idx = ttc__indices(b, o.idx, shlo_dim(b, o.x, o.axis), false);
+  o.idx = ttc__user_indices(b, c, kind, o.idx, o.axis, shlo_dim(b, o.x, o.axis), false);
   return o;
 }
 
 /* index_add(x, dim, index, source, alpha): x[index[j]] += alpha · source[j] */
 void ttc__lower_index_add(shlo *b, ttc_lower *c) {
-  operands o = load(b, c, ttc__dtype_op(op_in_dtype(c, 0)));
+  operands o = load(b, c, ttc__dtype_op(op_in_dtype(c, 0)), op_in_ndim(c, 0) > 1 ? TTC__FAULT_POSITION : TTC__FAULT_ROW);
   ttc__give(b, c, 0, ttc__scatter_rows(b, SHLO_SCATTER_ADD, o.x, o.idx, ttc__times(b, c, o.source, 4), o.axis));
 }
 
 void ttc__lower_index_copy(shlo *b, ttc_lower *c) {
-  operands o = load(b, c, op_in_dtype(c, 0));
+  operands o = load(b, c, op_in_dtype(c, 0), TTC__FAULT_INDEX);
   ttc__give(b, c, 0, ttc__scatter_rows(b, SHLO_SCATTER_SET, o.x, o.idx, o.source, o.axis));
 }
 
@@ -157,7 +160,7 @@ void ttc__lower_index_fill(shlo *b, ttc_lower *c) {
   ttc_val x = ttc__at_least_1d(b, op_in(c, 0));
   ttc__shape d = ttc__shape_of(b, x);
   int axis = op_axis(c, 1, d.n), axes[1] = {axis};
-  ttc_val idx = ttc__indices(b, ttc__at_least_1d(b, op_in(c, 2)), d.at[axis], true);
+  ttc_val idx = ttc__user_indices(b, c, TTC__FAULT_INDEX, ttc__at_least_1d(b, op_in(c, 2)), axis, d.at[axis], true);
   ttc_val mark = shlo_const_i(b, TTC_BOOL, 1, 1, ttc__shape_of(b, idx).at);
   ttc_val hit = ttc__scatter_rows(b, SHLO_SCATTER_SET, shlo_const_i(b, TTC_BOOL, 0, 1, &d.at[axis]), idx, mark, 0);
   hit = shlo_broadcast_in_dim(b, hit, d.n, d.at, axes);
@@ -170,7 +173,7 @@ void ttc__lower_put(shlo *b, ttc_lower *c) {
   bool add = op_bool(c, 3);
   ttc_dtype d = add ? ttc__dtype_op(op_in_dtype(c, 0)) : op_in_dtype(c, 0);
   ttc_val x = ttc__flatten(b, op_in_as(c, 0, d)), idx = ttc__flatten(b, op_in(c, 1));
-  idx = ttc__indices(b, idx, shlo_nelem(b, x), true);
+  idx = ttc__user_indices(b, c, TTC__FAULT_FLAT, idx, 0, shlo_nelem(b, x), true);
   ttc_val source = ttc__flatten(b, op_in_as(c, 2, d));
   ttc__give(b, c, 0, ttc__scatter_rows(b, add ? SHLO_SCATTER_ADD : SHLO_SCATTER_SET, x, idx, source, 0));
 }
@@ -193,7 +196,7 @@ static int only_mask(const ttc_lower *c) {
 }
 
 /* x[:, mask, ..] = values, or += : no index is needed. Element i of the mask takes the value at its rank among the true ones, which
- * a running count gives; values that are one for all are only broadcast. That their number is the mask's is not checked. */
+ * a running count gives; values that are one for all are only broadcast. */
 static ttc_val put_masked(shlo *b, ttc_lower *c, ttc_val x, ttc_val values, int at, bool add) {
   ttc_val mask = op_list_in_as(c, 1, at, TTC_BOOL);
   ttc__shape xd = ttc__shape_of(b, x), md = ttc__shape_of(b, mask);
@@ -204,7 +207,9 @@ static ttc_val put_masked(shlo *b, ttc_lower *c, ttc_val x, ttc_val values, int 
       ones[k] = 1;
     }
     if (shlo_dim(b, values, axis) != 1) {
-      ttc_val rank = ttc__running_count(b, ttc__flatten(b, mask));
+      ttc_val rank = ttc__once(b, ttc__running_count(b, ttc__flatten(b, mask))), ones_found = ttc__last(b, rank);
+      int64_t given = shlo_dim(b, values, axis);
+      op_fault_if(c, b, elem_cmp(b, SHLO_NE, ones_found, (double)given), TTC__FAULT_MASKED_VALUES, ones_found, 0, given);
       values = shlo_take(b, values, shlo_sub(b, rank, elem_i(b, rank, 1)), axis);
       values = ttc__unfold_axis(b, values, axis, md.n, md.at);
     } else {
@@ -284,7 +289,8 @@ void ttc__lower_embedding_backward(shlo *b, ttc_lower *c) {
 /* embedding_renorm(weight, indices, max_norm, norm_type): rows in use with a norm above max_norm are scaled down to it. */
 void ttc__lower_embedding_renorm(shlo *b, ttc_lower *c) {
   ttc_dtype d = ttc__dtype_op(op_in_dtype(c, 0));
-  ttc_val w = op_in(c, 0), idx = ttc__indices(b, ttc__flatten(b, op_in(c, 1)), shlo_dim(b, w, 0), false);
+  ttc_val w = op_in(c, 0), idx = ttc__flatten(b, op_in(c, 1));
+  idx = ttc__user_indices(b, c, TTC__FAULT_ROW, idx, 0, shlo_dim(b, w, 0), false);
   ttc_val rows = shlo_convert(b, shlo_take(b, w, idx, 0), d), most = op_num(c, 2, 0, d);
   ttc__axes ax = ttc__axes_one(1);
   ttc_val norm = ttc__norm_keep(b, rows, op_static_f(c, 3), &ax);

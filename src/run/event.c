@@ -313,11 +313,16 @@ ttc_status ttc_event_query(ttc_event *ev, bool *done, ttc_error *err) {
   return TTC_OK;
 }
 
-/* Report what went wrong so far and nobody has read. */
-static ttc_status report(ttc_device *dev, ttc_error *err) {
+/* What went wrong so far and nobody has read. Launch lock held. */
+static ttc_status told(ttc_device *dev, bool late, ttc_error *err) {
+  ttc_status st = ttc__report_fault(dev, late, err);
+  return st == TTC_OK ? ttc__report_error(dev, err) : st;
+}
+
+static ttc_status report(ttc_device *dev, bool late, ttc_error *err) {
   TTC_TRY(ttc__launch_take(dev, err));
   visit_results(dev, NULL);
-  ttc_status st = ttc__report_error(dev, err);
+  ttc_status st = told(dev, late, err);
   ttc__lock_drop(&dev->launch);
   return st;
 }
@@ -329,7 +334,7 @@ ttc_status ttc_event_wait(ttc_event *ev, ttc_error *err) {
     TTC_TRY(launch_all(ev->dev, err));
     TTC_TRY(sleep_until(ev, err));
   }
-  return report(ev->dev, err);
+  return report(ev->dev, true, err);
 }
 
 ttc_status ttc_event_elapsed(ttc_event *from, ttc_event *to, int64_t *ns, ttc_error *err) {
@@ -359,14 +364,14 @@ ttc_status ttc_device_query(ttc_device *dev, bool *idle, ttc_error *err) {
   return TTC_OK;
 }
 
-ttc_status ttc_device_synchronize(ttc_device *dev, ttc_error *err) {
+static ttc_status finish(ttc_device *dev, bool late, ttc_error *err) {
   ttc_event *ev;
   err->op[0] = '\0';
   TTC_TRY(ttc__usable(dev, err));
   TTC_TRY(ttc__launch_take(dev, err));
   ttc_status st = ttc__drain(dev, err);
   if (st == TTC_OK && visit_results(dev, NULL) == 0) {
-    st = ttc__report_error(dev, err);
+    st = told(dev, late, err);
     ttc__lock_drop(&dev->launch);
     return st;
   }
@@ -380,5 +385,12 @@ ttc_status ttc_device_synchronize(ttc_device *dev, ttc_error *err) {
   ttc__lock_drop(&dev->launch); /* others may launch while this thread sleeps */
   st = sleep_until(ev, err);
   ttc_event_release(ev);
-  return st == TTC_OK ? report(dev, err) : st;
+  return st == TTC_OK ? report(dev, late, err) : st;
+}
+
+ttc_status ttc_device_synchronize(ttc_device *dev, ttc_error *err) {
+  return finish(dev, true, err);
+}
+ttc_status ttc__settle(ttc_device *dev, ttc_error *err) {
+  return finish(dev, false, err);
 }

@@ -34,12 +34,60 @@ ttc_status ttc__report_error(ttc_device *dev, ttc_error *err) {
   return st;
 }
 
+static ttc_status fault_buffer(ttc_device *dev, pjrt_buffer **arg, ttc_error *err) {
+  static const int64_t none[TTC__FAULT_WORDS], n = TTC__FAULT_WORDS;
+  if (dev->fault == NULL) {
+    TTC_TRY(pjrt_buffer_from_host(dev->client, dev->index, TTC_S64, 1, &n, none, &dev->fault, err));
+  }
+  *arg = dev->fault;
+  return TTC_OK;
+}
+
+static void forget_fault(ttc_device *dev) {
+  pjrt_buffer_free(dev->client, dev->fault);
+  dev->fault = NULL;
+  dev->fault_is_new = false;
+}
+
+static void say_when(ttc_error *err) {
+  size_t n = strlen(err->message);
+  snprintf(err->message + n, sizeof err->message - n,
+           ". An earlier call found this and it is told now, when a result is read: `with torch.tpu.set_eager_mode("
+           "torch.tpu.EagerMode.DEBUG)` or TORCH_TPU_LAUNCH_BLOCKING=1 makes the call itself raise");
+}
+
+ttc_status ttc__report_fault(ttc_device *dev, bool late, ttc_error *err) {
+  int64_t words[TTC__FAULT_WORDS];
+  if (!dev->fault_is_new) {
+    return TTC_OK;
+  }
+  ttc_error why; /* that the program failed is told by its results */
+  if (pjrt_buffer_to_host(dev->client, dev->fault, 0, sizeof words, words, &why) != TTC_OK) {
+    forget_fault(dev);
+    return TTC_OK;
+  }
+  dev->fault_is_new = false;
+  if (words[0] == 0) {
+    return TTC_OK;
+  }
+  forget_fault(dev);
+  atomic_fetch_add(&dev->epoch, 1); /* other calls' faults, found later, were not kept */
+  ttc_status st = ttc__fault_error(words, err);
+  if (late) {
+    say_when(err);
+  }
+  return st;
+}
+
+static ttc_store *product_store(record *r, const ttc__product *q) {
+  return r->stores[q->out >= 0 ? r->nstore - r->plan->nout + (uint32_t)q->out : q->slot];
+}
+
 static void poison_results(record *r, ttc__poison *p) {
   const ttc_plan *plan = r->plan;
-  uint32_t nslot = r->nstore - plan->nout;
   for (uint32_t k = 0; k < plan->low.nproduct; k++) {
     const ttc__product *q = &plan->low.products[k];
-    ttc_store *s = r->stores[q->out >= 0 ? nslot + (uint32_t)q->out : q->slot];
+    ttc_store *s = q->out != TTC__PRODUCT_FAULT ? product_store(r, q) : NULL;
     if (s != NULL) {
       ttc__store_poison(s, p, plan->op);
     }
@@ -59,6 +107,13 @@ static void fail(ttc_device *dev, record *r, ttc_error *err) {
   ttc__note_error(dev, p);
   poison_results(r, p);
   ttc__poison_release(p);
+}
+
+/* A program that checks did not run: what its call was taken to have found out is not known. */
+static void distrust(ttc_device *dev, const ttc_plan *plan) {
+  if (plan->low.nverify != 0) {
+    atomic_fetch_add(&dev->epoch, 1);
+  }
 }
 
 /* Buffers to free once the launch is made: Philox words, and numbers pushed out of the table. */
@@ -113,6 +168,8 @@ static ttc_status resolve(ttc_device *dev, record *r, pjrt_buffer **args, leftov
       if (args[i] == NULL) {
         return err->code;
       }
+    } else if (q->kind == TTC__PARAM_FAULT) {
+      TTC_TRY(fault_buffer(dev, &args[i], err));
     } else {
       TTC_TRY(pjrt_buffer_from_host(dev->client, dev->index, TTC_U64, 0, NULL, r->numbers[k++].bytes, &args[i], err));
       left->bufs[left->n++] = args[i];
@@ -123,10 +180,15 @@ static ttc_status resolve(ttc_device *dev, record *r, pjrt_buffer **args, leftov
 
 static void place_results(ttc_device *dev, record *r, pjrt_buffer **outs) {
   const ttc_plan *plan = r->plan;
-  uint32_t nslot = r->nstore - plan->nout;
   for (uint32_t k = 0; k < plan->low.nproduct; k++) {
     const ttc__product *q = &plan->low.products[k];
-    ttc_store *s = r->stores[q->out >= 0 ? nslot + (uint32_t)q->out : q->slot];
+    if (q->out == TTC__PRODUCT_FAULT) {
+      pjrt_buffer_free(dev->client, dev->fault);
+      dev->fault = outs[k];
+      dev->fault_is_new = true;
+      continue;
+    }
+    ttc_store *s = product_store(r, q);
     if (s != NULL) {
       ttc__store_set(s, outs[k], &q->base, plan->op);
       s->lags = plan->lags;
@@ -154,6 +216,7 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
   TTC_TRY(ttc__plan_wait(plan, err));
   if (atomic_load_explicit(&plan->state, memory_order_acquire) == PLAN_FAILED) {
     *err = *ttc__poison_error(plan->error);
+    distrust(dev, plan);
     fail(dev, r, err);
     return TTC_OK;
   }
@@ -172,10 +235,13 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
   }
   if (st == TTC_OK) {
     place_results(dev, r, outs);
-  } else if (poison != NULL) {
-    poison_results(r, poison);
   } else {
-    fail(dev, r, err);
+    distrust(dev, plan);
+    if (poison != NULL) {
+      poison_results(r, poison);
+    } else {
+      fail(dev, r, err);
+    }
   }
   for (uint32_t i = 0; i < left.n; i++) {
     pjrt_buffer_free(dev->client, left.bufs[i]);

@@ -151,6 +151,7 @@ void ttc__plan_release(ttc_plan *plan) {
   }
   ttc__poison_release(plan->error);
   ttc__lowered_free(&plan->low);
+  ttc__plan_release(plan->bare);
   free(plan->outs);
   free(plan->bases);
   free(plan);

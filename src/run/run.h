@@ -20,6 +20,11 @@ struct ttc_store {
   atomic_int refs;
   bool used;    /* dispatch order: some call reads or writes it, so its base shape is settled. Guarded by the dispatch lock */
   size_t nbyte; /* likewise */
+  /* All its integers were found to be in [0, verified), or [-verified, verified), by a call in this epoch; 0: nothing is known.
+   * Dispatch order too. */
+  int64_t verified;
+  uint32_t verified_epoch;
+  bool verified_wrap;
   /* Launch order, guarded by the launch lock: */
   pjrt_buffer *buf;   /* NULL: undefined contents */
   ttc__base buf_base; /* what buf holds */
@@ -49,6 +54,8 @@ struct ttc_plan {
   ttc__poison *error; /* FAILED */
   uint64_t last_use;  /* the device's count of calls then, under the dispatch lock */
   struct ttc_plan *next_job;
+  struct ttc_plan *bare; /* the same without the checks of low.verify, once those were seen to be settled often enough */
+  uint32_t nsettled;     /* how often; both under the dispatch lock */
 };
 
 /* A number as it travels in a record: encoded in its parameter's dtype (Philox words as u64). */
@@ -99,12 +106,15 @@ struct ttc_device {
   ttc__map *plans;
   ttc__site site;
   _Atomic uint64_t calls;
+  _Atomic uint32_t epoch; /* of what is known of stores; a new one begins when a fault was told or a check did not run */
 
   record *queue;               /* [QUEUE_CAP] */
   _Atomic uint32_t head, tail; /* free running */
 
   ttc__lock launch;
   cached_number *numbers;          /* [NUMBER_CACHE], under the launch lock */
+  pjrt_buffer *fault;              /* s64[TTC__FAULT_WORDS], NULL: no program has checked anything since the last was told */
+  bool fault_is_new;               /* some program has given it back since it was last read */
   ttc__poison *errors[MAX_ERRORS]; /* since the last synchronize, oldest first, under the launch lock */
   int nerror;
   pjrt_buffer **scratch; /* three arrays of scratch_cap: arguments, results, leftovers; under the launch lock */
@@ -194,6 +204,8 @@ void ttc__result_dropped(ttc_device *dev, pjrt_buffer *buf);
 void ttc__weed_dropped(ttc_device *dev);                    /* forget those that are finished. Launch lock held */
 void ttc__event_launch(ttc_device *dev, ttc_event *ev);     /* the queue has come to ev. Launch lock held. Takes the reference */
 ttc_status ttc__event_block(ttc_event *ev, ttc_error *err); /* nothing more is launched before ev. Takes it, unless cancelled */
+/* As ttc_device_synchronize, after each call of a thread in Debug mode: what is wrong is that call's doing. blocks */
+ttc_status ttc__settle(ttc_device *dev, ttc_error *err);
 
 /* ---- launch.c */
 ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err); /* only TTC_CANCELLED is returned; failures poison */
@@ -201,6 +213,9 @@ void ttc__record_done(record *r);
 ttc__poison *ttc__poison_by(uint32_t writer, ttc_error *err);  /* err with the op's name */
 void ttc__note_error(ttc_device *dev, ttc__poison *p);         /* for ttc_device_synchronize; takes a reference of its own */
 ttc_status ttc__report_error(ttc_device *dev, ttc_error *err); /* the first that nobody has read, if any; forgets all */
+/* The first fault that programs launched so far have found, as an error; forgets it. late: it may be some other call's than the one
+ * that is told. Waits for the programs. Launch lock held. */
+ttc_status ttc__report_fault(ttc_device *dev, bool late, ttc_error *err);
 
 /* ---- pool.c */
 void ttc__pool_submit(ttc_device *dev, ttc_plan *plan); /* takes a reference of its own */

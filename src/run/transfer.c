@@ -65,6 +65,7 @@ static ttc_status enqueue_upload(ttc_store *s, const ttc__base *base, pjrt_buffe
   TTC_TRY(ttc__queue_reserve(dev, err));
   s->keyed.base = *base;
   s->used = true;
+  s->verified = 0;
   publish_one(s, RECORD_UPLOAD, base, buf);
   ttc__lock_drop(&dev->dispatch);
   return TTC_OK;
@@ -149,6 +150,9 @@ static ttc_status read_bytes(ttc_store *s, size_t offset, size_t nbyte, void *ds
       blame_contents(s, err);
     }
   }
+  if (st == TTC_OK) {
+    st = ttc__report_fault(dev, true, err);
+  }
   ttc__lock_drop(&dev->launch);
   return st;
 }
@@ -194,6 +198,7 @@ ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err) {
   }
   ttc__base_flat(&s->keyed.base, (ttc_dtype)s->keyed.base.dtype, nbyte);
   s->nbyte = nbyte;
+  s->verified = 0;
   if (s->used) {
     publish_one(s, RECORD_RESIZE, &s->keyed.base, NULL);
   }

@@ -100,3 +100,19 @@ void shlo_while(shlo *b, int n, const ttc_val *init, shlo_body cond, shlo_body b
   shlo__body_region(b, op, true, n, types, n, types, body, ctx);
   shlo__op_end(b, name, n, start, n, types, results);
 }
+
+void shlo_if(shlo *b, ttc_val pred, int n, const shlo_type *types, shlo_body then, shlo_body otherwise, void *ctx,
+             ttc_val *results) {
+  const char *op = "shlo_if";
+  ttc_val in[1];
+  for (int k = 0; k < n; k++) {
+    results[k] = TTC_POISON;
+  }
+  if (!take_operands(b, op, 1, 1, &pred, in, &pred)) {
+    return;
+  }
+  int32_t name = shlo__op_begin(b, "stablehlo.if", 1, in, n);
+  shlo__body_region(b, op, true, 0, NULL, n, types, then, ctx);
+  shlo__body_region(b, op, true, 0, NULL, n, types, otherwise, ctx);
+  shlo__op_end(b, name, 1, in, n, types, results);
+}

@@ -251,6 +251,9 @@ void shlo_sort(shlo *b, int n, const ttc_val *xs, int axis, bool descending, ttc
 void shlo_top_k(shlo *b, ttc_val x, int64_t k, ttc_val *values, ttc_val *places);
 
 /* ---- control */
+/* then's results where pred (bool scalar) holds, otherwise's where not; only one of them is computed. Both take no values. */
+void shlo_if(shlo *b, ttc_val pred, int n, const shlo_type *types, shlo_body then, shlo_body otherwise, void *ctx,
+             ttc_val *results);
 /* while (cond(state)) state = body(state). cond writes one bool scalar. */
 void shlo_while(shlo *b, int n, const ttc_val *init, shlo_body cond, shlo_body body, void *ctx, ttc_val *results);
 

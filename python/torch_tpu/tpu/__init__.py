@@ -12,6 +12,8 @@ from typing import Any, overload
 
 import torch
 
+from torch_tpu._mode import EagerMode, ModuleWithMode, follow_environment, set_eager_mode, set_value_checks
+
 _C: Any = sys.modules["torch_tpu._C"]
 
 
@@ -429,3 +431,5 @@ def _follow_matmul_precision() -> None:
 
 
 _follow_matmul_precision()
+follow_environment()
+sys.modules[__name__].__class__ = ModuleWithMode

@@ -1,0 +1,128 @@
+"""The eager modes, as users see them: ``torch.tpu.EagerMode`` and what sets and tells it."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+import types
+import warnings
+from typing import Any
+
+_C: Any = sys.modules["torch_tpu._C"]
+
+
+class EagerMode(enum.Enum):
+    """How the calls of a thread are run.
+
+    Each mode has two names, ours and TorchTPU's:
+
+    - ``STRICT`` (``DEFER_NEVER``): the default. A call returns at once; ops run in order in the background, and what goes wrong in
+      one is raised where a result of it is read, with the op's name.
+    - ``DEBUG`` (``DEFER_NEVER_AND_LAUNCH_BLOCKING``): a call returns when it has run, so that an exception names the Python line
+      that caused it. Several times slower.
+    - ``FUSE`` (``DEFER_AND_FUSE``): runs of ops become one program. Accepted; until that is built, ops run as in ``STRICT``.
+    """
+
+    STRICT = 0
+    DEFER_NEVER = 0
+    DEBUG = 1
+    DEFER_NEVER_AND_LAUNCH_BLOCKING = 1
+    FUSE = 2
+    DEFER_AND_FUSE = 2
+
+
+def _run_as(mode: EagerMode) -> int:
+    """The core's number of a mode, with a warning (once a process) for one it does not have yet."""
+    if mode is EagerMode.FUSE:
+        warnings.warn("EagerMode.FUSE is not built yet: ops run one by one, as in EagerMode.STRICT", stacklevel=3)
+        return EagerMode.STRICT.value
+    return mode.value
+
+
+def _checked(mode: Any) -> EagerMode:
+    if not isinstance(mode, EagerMode):
+        names = ", ".join(f"EagerMode.{m.name}" for m in EagerMode)
+        raise TypeError(f"expected one of {names}, got {mode!r}")
+    return mode
+
+
+class set_eager_mode:
+    """Set this thread's eager mode: at once, and as a context manager for the length of its block.
+
+    Backward runs in the mode of the thread that asks for it.
+
+    Args:
+        mode: an :class:`EagerMode`.
+
+    Raises:
+        TypeError: if ``mode`` is none.
+
+    Example:
+        >>> with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEBUG):
+        ...     loss = model(batch)  # an index out of range raises here
+    """
+
+    def __init__(self, mode: EagerMode) -> None:
+        self.mode = _checked(mode)
+        self.before = eager_mode()
+        _C.set_mode(_run_as(self.mode), False)
+
+    def __enter__(self) -> set_eager_mode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _C.set_mode(self.before.value, False)
+
+
+def eager_mode() -> EagerMode:
+    """This thread's eager mode."""
+    return EagerMode(_C.mode())
+
+
+def set_value_checks(nan: bool = False, inf: bool = False) -> None:
+    """In Debug mode, look at every result and raise at the op that first gives a NaN or an infinity.
+
+    Off at the start, for masks are often made of infinities. ``TORCH_TPU_CHECK_VALUES=nan``, ``inf`` or ``nan,inf`` sets it too.
+
+    Args:
+        nan, inf: what to look for.
+
+    Raises:
+        RuntimeError: later, by an op whose result has one, with its name, shape and dtype.
+    """
+    _C.set_value_checks(int(nan) | int(inf) << 1)
+
+
+class ModuleWithMode(types.ModuleType):
+    """``torch.tpu``, so that ``torch.tpu.eager_mode`` can be read and assigned."""
+
+    @property
+    def eager_mode(self) -> EagerMode:
+        """This thread's eager mode."""
+        return eager_mode()
+
+    @eager_mode.setter
+    def eager_mode(self, mode: EagerMode) -> None:
+        _C.set_mode(_run_as(_checked(mode)), False)
+
+
+def _flag(name: str) -> bool:
+    """A variable that is set to anything but 0, false or nothing."""
+    return os.environ.get(name, "").lower() not in ("", "0", "false", "off")
+
+
+def follow_environment() -> None:
+    """Take the modes that ``TORCH_TPU_*`` variables ask for.
+
+    Raises:
+        ValueError: for a value that has no meaning.
+    """
+    if _flag("TORCH_TPU_LAUNCH_BLOCKING"):
+        _C.set_mode(EagerMode.DEBUG.value, True)
+    elif _flag("TORCH_TPU_DEFER_AND_FUSE"):
+        _C.set_mode(_run_as(EagerMode.FUSE), True)
+    checks = [c.strip() for c in os.environ.get("TORCH_TPU_CHECK_VALUES", "").split(",") if c.strip()]
+    if not set(checks) <= {"nan", "inf"}:
+        raise ValueError(f"TORCH_TPU_CHECK_VALUES: expected nan, inf or nan,inf, got {','.join(checks)}")
+    set_value_checks("nan" in checks, "inf" in checks)
