@@ -47,9 +47,7 @@ struct Tables {
 const Tables tables;
 }  // namespace
 
-bool has_ttc(at::ScalarType t) {
-  return static_cast<size_t>(t) < tables.to.size() && tables.to[static_cast<size_t>(t)] != 0;
-}
+bool has_ttc(at::ScalarType t) { return static_cast<size_t>(t) < tables.to.size() && tables.to[static_cast<size_t>(t)] != 0; }
 
 ttc_dtype to_ttc(at::ScalarType t) {
   TORCH_CHECK(has_ttc(t), "the tpu device has no tensors of dtype ", t,

@@ -65,8 +65,8 @@ void check_values(const c10::OperatorHandle& handle, const torch::jit::Stack& st
     }
     bool nan = (bits & 1) != 0 && at::isnan(t).any().item<bool>();
     bool inf = (bits & 2) != 0 && at::isinf(t).any().item<bool>();
-    TORCH_CHECK(!nan && !inf, handle.operator_name(), " gave a result with ", nan ? "NaN" : "an infinity", " in it (shape ", t.sizes(),
-                ", ", t.scalar_type(), "). torch.tpu.set_value_checks asked for this check");
+    TORCH_CHECK(!nan && !inf, handle.operator_name(), " gave a result with ", nan ? "NaN" : "an infinity", " in it (shape ",
+                t.sizes(), ", ", t.scalar_type(), "). torch.tpu.set_value_checks asked for this check");
   };
   for (size_t i = stack.size() - std::min(stack.size(), handle.schema().returns().size()); i < stack.size(); i++) {
     if (stack[i].isTensor()) {

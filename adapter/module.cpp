@@ -14,7 +14,7 @@ PyObject* guarded(F&& f) {
   } catch (const c10::IndexError& e) {
     PyErr_SetString(PyExc_IndexError, e.what_without_backtrace());
   } catch (const std::exception& e) {
-    if (PyErr_CheckSignals() != 0) { // Ctrl-C is why the core gave up
+    if (PyErr_CheckSignals() != 0) {  // Ctrl-C is why the core gave up
       return nullptr;
     }
     auto* error = dynamic_cast<const c10::Error*>(&e);

@@ -262,8 +262,8 @@ typedef struct ttc_result {
 } ttc_result;
 
 /* Run a call whose plan exists. TTC_NOT_FOUND (err untouched) means: no plan for this signature yet; work the results' specs out
- * and call ttc_call_define. Waits for the call if it is `blocking`; else for no compile, unless the queue is full of calls that do. any
- * thread */
+ * and call ttc_call_define. Waits for the call if it is `blocking`; else for no compile, unless the queue is full of calls that do.
+ * any thread */
 TTC_API TTC_MUST_USE ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, ttc_error *err);
 
 /* Lower the call with the given results' specs, hand it to the compile pool, and run it as ttc_call_run does.

@@ -1,9 +1,9 @@
 /* Faults: what is wrong with the data of a call, found by its program on the device and told by whoever reads a result. */
-#include "op/elem.h"
-#include "op/lower.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "op/elem.h"
+#include "op/lower.h"
 
 ttc_status ttc__fault_error(const int64_t words[TTC__FAULT_WORDS], ttc_error *err) {
   long long v = words[2], a = words[3], n = words[4];
@@ -112,8 +112,8 @@ void op_fault_if(ttc_lower *c, shlo *b, ttc_val bad, ttc__fault kind, ttc_val va
   note(b, bad, &(found){.c = c, .kind = kind, .value = value, .axis = axis, .size = size, .shifted = TTC_POISON});
 }
 
-/* As unsigned numbers, negative indices are the largest: one comparison tells. Which it was is asked only if one is wrong, for XLA:CPU
- * takes four times as long for the largest of many as for whether any is too large. */
+/* As unsigned numbers, negative indices are the largest: one comparison tells. Which it was is asked only if one is wrong, for
+ * XLA:CPU takes four times as long for the largest of many as for whether any is too large. */
 void op_check_indices(ttc_lower *c, shlo *b, ttc__fault kind, ttc_val idx, int64_t axis, int64_t size, bool wrap) {
   ttc_dtype d = shlo_dtype(b, idx);
   if (shlo_nelem(b, idx) == 0 || !ttc__check_needed(c, idx, size, wrap)) {

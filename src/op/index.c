@@ -273,7 +273,9 @@ const ttc_op_row ttc__index_rows[] = {
     SUM("embedding_dense_backward", ttc__lower_embedding_backward, 0),
     {ELEM_HEAD("embedding_renorm", ttc__lower_embedding_renorm, 0, TOL_SUM), .static_args = 1u << 3},
     /* masks and counts: masked.c */
-    {ELEM_HEAD("masked_scatter", ttc__lower_masked_scatter, 0, TOL_EXACT),},
+    {
+        ELEM_HEAD("masked_scatter", ttc__lower_masked_scatter, 0, TOL_EXACT),
+    },
     EXACT("masked_scatter_backward", ttc__lower_masked_scatter_backward, 0),
     {ELEM_HEAD("nonzero", ttc__lower_nonzero, 0, TOL_EXACT), .flags = TTC_OP_DATA_SIZE},
     {ELEM_HEAD("nonzero_static", ttc__lower_nonzero_static, 0, TOL_EXACT)},

@@ -107,7 +107,10 @@ def test_debug_raises_at_the_call(name):
 def test_message_names_value_axis_and_size():
     with torch.tpu.set_eager_mode(DEBUG), pytest.raises(IndexError, match="index 7 is out of bounds for dimension 1 with size 4"):
         _x("tpu")[:, _t("tpu", [0, 7])]
-    with torch.tpu.set_eager_mode(DEBUG), pytest.raises(RuntimeError, match="index -2 is out of bounds for dimension 0 with size 3"):
+    with (
+        torch.tpu.set_eager_mode(DEBUG),
+        pytest.raises(RuntimeError, match="index -2 is out of bounds for dimension 0 with size 3"),
+    ):
         _x("tpu").gather(0, _t("tpu", [[0, -2]]))
 
 
@@ -228,7 +231,9 @@ def test_value_checks():
 def test_training_step_is_the_same_in_debug():
     def run():
         torch.manual_seed(3)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.ReLU(), torch.nn.Linear(16, 4)).to("tpu")
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.ReLU(), torch.nn.Linear(16, 4)).to(
+            "tpu"
+        )
         optimizer = torch.optim.AdamW(model.parameters())
         for _ in range(3):
             x, y = torch.randn(5, 8, device="tpu"), torch.randint(0, 4, (5,), device="tpu")
@@ -260,6 +265,10 @@ def test_training_step_is_the_same_in_debug():
 )
 def test_environment(variables, code, says):
     got = subprocess.run(
-        [sys.executable, "-c", f"import torch\n{code}"], env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", f"import torch\n{code}"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert says in got.stdout + got.stderr
