@@ -25,11 +25,11 @@ class EagerMode(enum.Enum):
     """
 
     STRICT = 0
-    DEFER_NEVER = 0
+    DEFER_NEVER = 0  # noqa: PIE796
     DEBUG = 1
-    DEFER_NEVER_AND_LAUNCH_BLOCKING = 1
+    DEFER_NEVER_AND_LAUNCH_BLOCKING = 1  # noqa: PIE796
     FUSE = 2
-    DEFER_AND_FUSE = 2
+    DEFER_AND_FUSE = 2  # noqa: PIE796
 
 
 def _run_as(mode: EagerMode) -> int:

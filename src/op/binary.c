@@ -86,6 +86,15 @@ static ttc_val floor_float(shlo *b, ttc_val x, ttc_val y) {
   return shlo_select(b, elem_cmp(b, SHLO_EQ, y, 0), exact, whole);
 }
 
+/* An integer divided by zero is an error. Whether a number is zero is part of the key, so nothing is checked on the device then. */
+static void check_divisor(shlo *b, ttc_lower *c, ttc_val y) {
+  if (!op_is_number(c, 1)) {
+    op_fault_if(c, b, elem_any(b, elem_cmp(b, SHLO_EQ, y, 0)), TTC__FAULT_DIVISION, TTC_POISON, 0, 0);
+  } else if (op_num_is_zero(c, 1)) {
+    op_fault_if(c, b, shlo_const_i(b, TTC_BOOL, 1, 0, NULL), TTC__FAULT_DIVISION, TTC_POISON, 0, 0);
+  }
+}
+
 enum { TRUE_DIV, FLOOR_DIV, MODE_DIV };
 /* div and floor_divide: rounding_mode None, "trunc", "floor" is argument 2 where param is MODE_DIV. */
 static void lower_div(shlo *b, ttc_lower *c) {
@@ -99,6 +108,7 @@ static void lower_div(shlo *b, ttc_lower *c) {
   } else if (p.type == TTC_BOOL) {
     op_refuse(c, "%s of bool with rounding", op_name(c));
   } else if (ttc__is_integral(p.type)) {
+    check_divisor(b, c, p.y);
     op_ret(c, 0, to_zero ? shlo_div(b, p.x, p.y) : floor_int(b, p.x, p.y));
   } else {
     /* PyTorch rounds a 16-bit quotient before it truncates. The barrier keeps the compiler from dropping the two conversions. */
@@ -114,6 +124,9 @@ static void lower_remainder(shlo *b, ttc_lower *c) {
   if (p.type == TTC_BOOL || ttc__is_complex(p.type)) {
     op_refuse(c, "%s of %s", op_name(c), ttc_dtype_name(p.type));
     return;
+  }
+  if (ttc__is_integral(p.type)) {
+    check_divisor(b, c, p.y);
   }
   ttc_val r = shlo_2(b, SHLO_REM, p.x, p.y);
   if (op_param(c) && !ttc__is_unsigned(p.type))
@@ -351,15 +364,15 @@ const ttc_op_row ttc__binary_rows[] = {
     ELEM_ROW("mul.Scalar", lower_mul, 0, TOL_2ULP),
     ELEM_ROW("div.Tensor", lower_div, TRUE_DIV, TOL_2ULP),
     ELEM_ROW("div.Scalar", lower_div, TRUE_DIV, TOL_2ULP),
-    {ELEM_HEAD("div.Tensor_mode", lower_div, MODE_DIV, TOL_2ULP), .note = "an integer divided by zero gives no error"},
-    {ELEM_HEAD("div.Scalar_mode", lower_div, MODE_DIV, TOL_2ULP), .note = "an integer divided by zero gives no error"},
-    {ELEM_HEAD("floor_divide", lower_div, FLOOR_DIV, TOL_2ULP), .note = "an integer divided by zero gives no error"},
-    {ELEM_HEAD("floor_divide.Scalar", lower_div, FLOOR_DIV, TOL_2ULP), .note = "an integer divided by zero gives no error"},
-    ELEM_ROW("remainder.Tensor", lower_remainder, 1, TOL_2ULP),
-    ELEM_ROW("remainder.Scalar", lower_remainder, 1, TOL_2ULP),
-    ELEM_ROW("remainder.Scalar_Tensor", lower_remainder, 1, TOL_2ULP),
-    ELEM_ROW("fmod.Tensor", lower_remainder, 0, TOL_2ULP),
-    ELEM_ROW("fmod.Scalar", lower_remainder, 0, TOL_2ULP),
+    {ELEM_HEAD("div.Tensor_mode", lower_div, MODE_DIV, TOL_2ULP), .unit_args = 1u << 1},
+    {ELEM_HEAD("div.Scalar_mode", lower_div, MODE_DIV, TOL_2ULP), .unit_args = 1u << 1},
+    {ELEM_HEAD("floor_divide", lower_div, FLOOR_DIV, TOL_2ULP), .unit_args = 1u << 1},
+    {ELEM_HEAD("floor_divide.Scalar", lower_div, FLOOR_DIV, TOL_2ULP), .unit_args = 1u << 1},
+    {ELEM_HEAD("remainder.Tensor", lower_remainder, 1, TOL_2ULP), .unit_args = 1u << 1},
+    {ELEM_HEAD("remainder.Scalar", lower_remainder, 1, TOL_2ULP), .unit_args = 1u << 1},
+    {ELEM_HEAD("remainder.Scalar_Tensor", lower_remainder, 1, TOL_2ULP), .unit_args = 1u << 1},
+    {ELEM_HEAD("fmod.Tensor", lower_remainder, 0, TOL_2ULP), .unit_args = 1u << 1},
+    {ELEM_HEAD("fmod.Scalar", lower_remainder, 0, TOL_2ULP), .unit_args = 1u << 1},
     ELEM_ROW("pow.Tensor_Tensor", lower_pow, 0, TOL_4ULP),
     ELEM_ROW("pow.Scalar", lower_pow, 0, TOL_4ULP),
     {ELEM_HEAD("pow.Tensor_Scalar", lower_pow_scalar, 0, TOL_4ULP), .static_args = 1u << 1,

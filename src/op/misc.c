@@ -143,6 +143,12 @@ static ttc_status infer_fake_quant(const ttc_call *call, uint32_t max, ttc_spec 
   return TTC_OK;
 }
 
+/* _assert_async(x[, message]): x, of one element, must not be zero. The message is left out: what a fault can say is fixed. */
+static void lower_assert(shlo *b, ttc_lower *c) {
+  ttc_val ok = shlo_reshape(b, op_in_as(c, 0, TTC_BOOL), 0, NULL);
+  op_fault_if(c, b, elem_not(b, ok), TTC__FAULT_ASSERT, TTC_POISON, 0, 0);
+}
+
 #define EXACT(name, rule) ELEM_ROW(name, rule, 0, TOL_EXACT)
 #define FAKE(n, rule, p) {ELEM_HEAD(n, rule, p, TOL_2ULP), .flags = TTC_OP_NO_META, .infer = infer_fake_quant}
 const ttc_op_row ttc__misc_rows[] = {
@@ -153,6 +159,8 @@ const ttc_op_row ttc__misc_rows[] = {
     EXACT("isin.Tensor_Tensor", lower_isin),
     EXACT("isin.Tensor_Scalar", lower_isin),
     EXACT("isin.Scalar_Tensor", lower_isin),
+    EXACT("_assert_async", lower_assert),
+    EXACT("_assert_async.msg", lower_assert),
     FAKE("fake_quantize_per_tensor_affine_cachemask", lower_fake_quant, 0),
     FAKE("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", lower_fake_quant, 1),
     FAKE("fake_quantize_per_channel_affine_cachemask", lower_fake_quant_channel, 0),

@@ -274,6 +274,11 @@ static void lower_adaptive_max_backward(shlo *b, ttc_lower *c) {
 /* aten::max_unpool2d(self, indices, output_size), max_unpool3d(.., stride, padding): values go back where they came from. */
 static void lower_unpool(shlo *b, ttc_lower *c) {
   pool p = {.ndim = op_in_ndim(c, 0), .first = op_in_ndim(c, 0) - op_param(c)};
+  int64_t plane = 1;
+  for (int k = p.first; k < p.ndim; k++) {
+    plane *= op_out_sizes(c, 0)[k];
+  }
+  op_check_indices(c, b, TTC__FAULT_UNPOOL, op_in(c, 1), 0, plane, false);
   op_ret(c, 0, scatter_places(b, &p, SHLO_SCATTER_SET, op_in(c, 0), op_in_as(c, 1, TTC_S32), op_out_sizes(c, 0)));
 }
 

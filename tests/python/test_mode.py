@@ -56,6 +56,14 @@ OTHERS = {
     "masked_scatter": lambda d: _x(d).masked_scatter(_x(d) > 3, _t(d, [1.0, 2.0])),
     "index_put mask": lambda d: _x(d).index_put((_x(d) > 3,), _t(d, [1.0, 2.0])),
     "x[mask] = values": lambda d: _x(d).__setitem__(_x(d) > 3, _t(d, [1.0, 2.0])) or _x(d),
+    "max_unpool": lambda d: F.max_unpool1d(_x(d)[None, :1, :2], _t(d, [[[5, 0]]]), 2),
+    "integers // tensor": lambda d: _t(d, [1, 2]) // _t(d, [1, 0]),
+    "integers // 0": lambda d: _t(d, [1, 2]) // 0,
+    "integers % tensor": lambda d: _t(d, [1, 2]) % _t(d, [1, 0]),
+    "integers % 0": lambda d: _t(d, [1, 2]) % 0,
+    "fmod of integers": lambda d: torch.fmod(_t(d, [1, 2]), _t(d, [1, 0])),
+    "div of integers, trunc": lambda d: torch.div(_t(d, [1, 2]), _t(d, [1, 0]), rounding_mode="trunc"),
+    "_assert_async": lambda d: torch._assert_async(_t(d, [0.0])) or _x(d),
     "binary_cross_entropy": lambda d: F.binary_cross_entropy(_t(d, [2.0]), _t(d, [1.0])),
 }
 
@@ -207,7 +215,7 @@ def test_mode_names_nesting_and_threads():
     torch.tpu.set_eager_mode(DEBUG)  # without `with`
     assert torch.tpu.eager_mode is DEBUG
     torch.tpu.set_eager_mode(STRICT)
-    with pytest.raises(TypeError, match="expected one of EagerMode.STRICT"):
+    with pytest.raises(TypeError, match=r"expected one of EagerMode\.STRICT"):
         torch.tpu.set_eager_mode("debug")
 
 
@@ -219,10 +227,10 @@ def test_value_checks():
         with torch.tpu.set_eager_mode(DEBUG):
             x / 0.5
             torch.full_like(x, float("inf"))
-            with pytest.raises(RuntimeError, match="div.Tensor gave a result with NaN"):
+            with pytest.raises(RuntimeError, match=r"div\.Tensor gave a result with NaN"):
                 (x * 0) / 0
         torch.tpu.set_value_checks(inf=True)
-        with torch.tpu.set_eager_mode(DEBUG), pytest.raises(RuntimeError, match="exp.*infinity"):
+        with torch.tpu.set_eager_mode(DEBUG), pytest.raises(RuntimeError, match=r"exp.*infinity"):
             (x * 1000).exp()
     finally:
         torch.tpu.set_value_checks()

@@ -12,7 +12,10 @@ from typing import Any, overload
 
 import torch
 
-from torch_tpu._mode import EagerMode, ModuleWithMode, follow_environment, set_eager_mode, set_value_checks
+from torch_tpu._mode import EagerMode as EagerMode
+from torch_tpu._mode import ModuleWithMode, follow_environment
+from torch_tpu._mode import set_eager_mode as set_eager_mode
+from torch_tpu._mode import set_value_checks as set_value_checks
 
 _C: Any = sys.modules["torch_tpu._C"]
 
