@@ -69,6 +69,27 @@ static ttc_status put_flag(ttc__str *s, const char *flag, ttc_error *err) {
   return TTC_OK;
 }
 
+/* TorchTPU's names for ExecutionOptions.EffortLevel, O0 to O3, which XLA numbers 9, 19, 29 and 39. 0: another flag; -1: a bad
+ * value. */
+static int effort(const char *flag, const char *name) {
+  size_t n = strlen(name);
+  if (strncmp(flag, name, n) != 0 || flag[n] != '=') {
+    return 0;
+  }
+  const char *v = flag + n + 1;
+  return v[0] == 'O' && v[1] >= '0' && v[1] <= '3' && v[2] == '\0' ? 9 + 10 * (v[1] - '0') : -1;
+}
+
+/* Effort is a field of the build options; returns false if the flag is no effort. */
+static bool put_effort(ttc__str *build, const char *flag, bool *bad) {
+  int level = effort(flag, "xla_optimization_level"), fitting = effort(flag, "xla_memory_fitting_level");
+  if (level > 0 || fitting > 0) {
+    put_int(build, level > 0 ? 24 : 25, level > 0 ? level : fitting);
+  }
+  *bad = level < 0 || fitting < 0;
+  return level != 0 || fitting != 0;
+}
+
 static ttc_status device_id(const pjrt_client *c, PJRT_Device *device, int *id, ttc_error *err) {
   PJRT_Device_GetDescription_Args description = {.device = device};
   TTC_TRY(PJRT_CALL(c->plugin, PJRT_Device_GetDescription, &description, err));
@@ -91,6 +112,13 @@ static ttc_status write_options(const pjrt_client *c, int device, const char *co
   put_int(&build, 4, 1);  /* num_replicas: plugins abort without it */
   put_int(&build, 5, 1);  /* num_partitions: likewise */
   put_assignment(&build, 9, id);
+  bool bad = false;
+  for (const char *const *f = flags; f != NULL && *f != NULL && !bad; f++) {
+    if (put_effort(&build, *f, &bad) && bad) {
+      ttc__str_free(&build);
+      return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected an effort of O0, O1, O2 or O3, got \"%s\"", *f);
+    }
+  }
   put_message(out, 3, &build); /* executable_build_options */
   put_int(out, 4, 0);          /* compile_portable_executable */
   if (strcmp(c->platform, "cpu") == 0) {
@@ -99,7 +127,9 @@ static ttc_status write_options(const pjrt_client *c, int device, const char *co
     TTC_TRY(put_flag(out, "xla_cpu_enable_fast_min_max=false", err));
   }
   for (; flags != NULL && *flags != NULL; flags++) {
-    TTC_TRY(put_flag(out, *flags, err));
+    if (effort(*flags, "xla_optimization_level") == 0 && effort(*flags, "xla_memory_fitting_level") == 0) {
+      TTC_TRY(put_flag(out, *flags, err));
+    }
   }
   if (out->failed) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "the XLA flags take more than %d bytes", OPTIONS_MAX);

@@ -19,21 +19,28 @@ struct ttc_event {
   _Atomic int64_t t_ns;  /* when the last of them came; 0 before */
   pthread_mutex_t mutex; /* for sleepers; callbacks of the plugin's threads take it, so nothing is called under it */
   pthread_cond_t cond;
+  ttc_event *next; /* the one launched after this, which cannot be reached before it: one reference. Under the mutex */
 };
 
+/* One thing less to wait for; takes a reference. */
 static void count_down(ttc_event *ev) {
-  if (atomic_fetch_sub(&ev->left, 1) != 1) {
-    return;
+  while (ev != NULL) {
+    ttc_event *next = NULL;
+    if (atomic_fetch_sub(&ev->left, 1) == 1) {
+      pthread_mutex_lock(&ev->mutex);
+      atomic_store(&ev->t_ns, ttc__now_ns());
+      next = ev->next;
+      ev->next = NULL;
+      pthread_cond_broadcast(&ev->cond);
+      pthread_mutex_unlock(&ev->mutex);
+    }
+    ttc_event_release(ev);
+    ev = next;
   }
-  atomic_store(&ev->t_ns, ttc__now_ns());
-  pthread_mutex_lock(&ev->mutex);
-  pthread_cond_broadcast(&ev->cond);
-  pthread_mutex_unlock(&ev->mutex);
 }
 
 static void result_came(void *ctx) {
   count_down(ctx);
-  ttc_event_release(ctx);
 }
 
 static bool reached(ttc_event *ev) {
@@ -239,10 +246,27 @@ ttc_status ttc_event_record(ttc_device *dev, ttc_event **out, ttc_error *err) {
   return TTC_OK;
 }
 
+/* A result may be known to be there before the callbacks of those who waited for it have run, so events wait for each other too. */
+static void follow(ttc_device *dev, ttc_event *ev) {
+  ttc_event *before = dev->last_event;
+  if (before != NULL) {
+    pthread_mutex_lock(&before->mutex);
+    if (!reached(before)) {
+      atomic_fetch_add(&ev->left, 1);
+      atomic_fetch_add(&ev->refs, 1);
+      before->next = ev;
+    }
+    pthread_mutex_unlock(&before->mutex);
+    ttc_event_release(before);
+  }
+  atomic_fetch_add(&ev->refs, 1);
+  dev->last_event = ev;
+}
+
 void ttc__event_launch(ttc_device *dev, ttc_event *ev) {
+  follow(dev, ev);
   visit_results(dev, ev);
   count_down(ev);
-  ttc_event_release(ev);
 }
 
 /* Sleep until ev is reached. */

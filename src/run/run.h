@@ -144,6 +144,7 @@ struct ttc_device {
   _Atomic int nfreed;       /* in both */
   pjrt_event **dropped;     /* of results let go of while being computed; filled under the store lock */
   uint32_t dropped_cap, weed_at;
+  ttc_event *last_event; /* launched; under the launch lock */
   _Atomic uint32_t ndropped;
   _Atomic int64_t live_nbyte, peak_nbyte, live_nbuffer, peak_nbuffer; /* written under the store lock */
   _Atomic uint64_t made_nbyte, made_nbuffer;                          /* written under the launch lock */

@@ -1,23 +1,52 @@
 """``torch.tpu``: the device's module, with the names users of ``torch.cuda`` know."""
 
+# ruff: noqa: F401  what is imported here is public
 from __future__ import annotations
 
 import dataclasses
-import functools
+import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import torch
 
-from torch_tpu._mode import EagerMode as EagerMode
-from torch_tpu._mode import ModuleWithMode, follow_environment
-from torch_tpu._mode import set_eager_mode as set_eager_mode
-from torch_tpu._mode import set_value_checks as set_value_checks
-
-_C: Any = sys.modules["torch_tpu._C"]
+from torch_tpu._mode import EagerMode, ModuleWithMode, follow_environment, set_eager_mode, set_value_checks
+from torch_tpu.tpu import _options, _precision, memory, random
+from torch_tpu.tpu._common import _C
+from torch_tpu.tpu._common import index as _index
+from torch_tpu.tpu._precision import Precision, precision
+from torch_tpu.tpu.memory import (
+    OutOfMemoryError,
+    empty_cache,
+    get_allocator_backend,
+    get_memory_info,
+    ipc_collect,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_stats_as_nested_dict,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_peak_memory_stats,
+)
+from torch_tpu.tpu.random import (
+    default_generators,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
 
 
 def is_available() -> bool:
@@ -63,17 +92,6 @@ def init() -> None:
     """Does nothing: the device is opened by its first tensor."""
 
 
-def _index(device: Any) -> int:
-    if device is None:
-        return _C.current_device()
-    if isinstance(device, int):
-        return device if device >= 0 else _C.current_device()
-    d = torch.device(device)
-    if d.type != "tpu":
-        raise ValueError(f"expected a tpu device, got {d}")
-    return _C.current_device() if d.index is None else d.index
-
-
 def current_device() -> int:
     """Index of this thread's current ``tpu`` device."""
     return _C.current_device()
@@ -82,6 +100,18 @@ def current_device() -> int:
 def set_device(device: Any) -> None:
     """Make ``device`` (an index, string or ``torch.device``) this thread's current one."""
     torch.accelerator.set_device_index(_index(device))
+
+
+def _exchange_device(device: int) -> int:
+    """Make ``device`` current and give the one before; a negative one changes nothing (then -1)."""
+    if device < 0:
+        return -1
+    before = _C.current_device()
+    set_device(device)
+    return before
+
+
+_maybe_exchange_device = _exchange_device
 
 
 class device:
@@ -155,127 +185,6 @@ def reset_fallbacks() -> None:
 def set_fallback(allowed: bool) -> None:
     """Allow ops without a program to run on the CPU (the default), or make them an error."""
     _C.set_fallback_is_error(not allowed)
-
-
-def memory_allocated(device: Any = None) -> int:
-    """Bytes held by tensors on ``device`` now."""
-    return _C.stats(_index(device))["live_bytes"]
-
-
-def max_memory_allocated(device: Any = None) -> int:
-    """Highest ``memory_allocated`` since the start or the last ``reset_peak_memory_stats``, in bytes."""
-    return _C.stats(_index(device))["peak_bytes"]
-
-
-def reset_peak_memory_stats(device: Any = None) -> None:
-    """Start ``max_memory_allocated`` anew from what is held now."""
-    _C.reset_peak(_index(device))
-
-
-def max_memory_reserved(device: Any = None) -> int:
-    """As :func:`max_memory_allocated`: nothing is kept back for later tensors."""
-    return max_memory_allocated(device)
-
-
-def memory_reserved(device: Any = None) -> int:
-    """As :func:`memory_allocated`: nothing is kept back for later tensors."""
-    return memory_allocated(device)
-
-
-def memory_stats(device: Any = None) -> dict[str, int]:
-    """Memory of ``device`` in bytes, under ``torch.cuda.memory_stats``' names."""
-    s = _C.stats(_index(device))
-    names = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
-    now = {f"{n}.all.current": s["live_bytes"] for n in names}
-    return dict(sorted((now | {f"{n}.all.peak": s["peak_bytes"] for n in names}).items()))
-
-
-def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Free and total bytes of ``device``'s memory; the machine's memory where the device is simulated."""
-    index = _index(device)
-    total = _C.device_info(index)["memory_limit_bytes"]
-    return max(0, total - memory_allocated(index)), total
-
-
-def empty_cache() -> None:
-    """Does nothing: freed buffers go back to the device at once."""
-
-
-# -------------------------------------------------------------------------------------------------------- random numbers
-
-
-def _generator(device: Any = None) -> torch.Generator:
-    return torch.ops.tpu.default_generator(_index(device))
-
-
-class _Generators(Sequence[torch.Generator]):
-    """The devices' own generators. Counted when asked, for counting may have to look for hardware."""
-
-    def __len__(self) -> int:
-        return device_count()
-
-    @overload
-    def __getitem__(self, index: int) -> torch.Generator: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[torch.Generator, ...]: ...
-    def __getitem__(self, index: Any) -> Any:
-        found = range(len(self))[index]
-        return tuple(_generator(i) for i in found) if isinstance(found, range) else _generator(found)
-
-
-default_generators: Sequence[torch.Generator] = _Generators()
-"""The generator of each device, that random ops use when none is given."""
-
-
-def manual_seed(seed: int) -> None:
-    """Seed the current device's generator."""
-    _generator().manual_seed(int(seed))
-
-
-def manual_seed_all(seed: int) -> None:
-    """Seed every device's generator. ``torch.manual_seed`` does this too."""
-    for generator in default_generators:
-        generator.manual_seed(int(seed))
-
-
-def seed() -> int:
-    """Seed the current device's generator with a number from the operating system, and return it."""
-    return _generator().seed()
-
-
-def seed_all() -> None:
-    """Seed every device's generator with one number from the operating system."""
-    manual_seed_all(seed())
-
-
-def initial_seed() -> int:
-    """The seed of the current device's generator."""
-    return _generator().initial_seed()
-
-
-def get_rng_state(device: Any = None) -> torch.Tensor:
-    """State of ``device``'s generator: 16 bytes on the CPU, the seed and the offset (both uint64, in the machine's byte order)."""
-    return _generator(device).get_state()
-
-
-def get_rng_state_all() -> list[torch.Tensor]:
-    """:func:`get_rng_state` of every device."""
-    return [get_rng_state(i) for i in range(device_count())]
-
-
-def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
-    """Put ``device``'s generator back to a state from :func:`get_rng_state`.
-
-    Raises:
-        RuntimeError: if ``new_state`` is not a uint8 CPU tensor of 16 elements.
-    """
-    _generator(device).set_state(new_state)
-
-
-def set_rng_state_all(new_states: Sequence[torch.Tensor]) -> None:
-    """:func:`set_rng_state` of every device."""
-    for i, state in enumerate(new_states):
-        set_rng_state(state, i)
 
 
 # ---------------------------------------------------------------------------------------------------- streams and events
@@ -411,28 +320,50 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.bfloat16, torch.float16, torch.float32]
 
 
-# ------------------------------------------------------------------------------------------------ precision of products
-
-_PRECISION = {"highest": 0, "high": 1, "medium": 2}
-
-
-def _follow_matmul_precision() -> None:
-    """Keep the core's precision at ``torch.set_float32_matmul_precision``'s.
-
-    PyTorch tells no device of a change, so the binding under the public function is wrapped: whichever way the function was
-    imported, it goes through.
-    """
-    inner = torch._C._set_float32_matmul_precision
-
-    @functools.wraps(inner)
-    def set_precision(precision: str) -> None:
-        inner(precision)
-        _C.set_matmul_precision(_PRECISION[torch.get_float32_matmul_precision()])
-
-    torch._C._set_float32_matmul_precision = set_precision  # type: ignore[assignment]
-    _C.set_matmul_precision(_PRECISION[torch.get_float32_matmul_precision()])
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """True: bfloat16 is a TPU's own type. On a simulated device the CPU may have to emulate it."""
+    return including_emulation or not _C.device_info(_C.current_device())["simulated"]
 
 
-_follow_matmul_precision()
+def is_current_stream_capturing() -> bool:
+    """False: there are no graphs to capture; ``torch.compile(backend="tpu")`` makes whole programs."""
+    return False
+
+
+# ------------------------------------------------------------------------------------------------------- the module itself
+
+_precision.follow()
 follow_environment()
-sys.modules[__name__].__class__ = ModuleWithMode
+
+_SUBMODULES = ("amp", "compiler", "distributed", "ops", "optimizers", "pallas", "profiler")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"torch.tpu.{name}")
+    raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
+
+
+_PRIVATE = {"annotations", "dataclasses", "importlib", "os", "re", "sys", "torch", "Any", "ModuleWithMode", "follow_environment"}
+
+
+def __dir__() -> list[str]:
+    names = {name for name in globals() if not name.startswith("_") or name.startswith("__")}
+    return sorted({*names, *_SUBMODULES, "allow_excess_precision", "eager_mode"} - _PRIVATE)
+
+
+class _Module(ModuleWithMode):
+    @property
+    def allow_excess_precision(self) -> bool:
+        """Whether XLA may keep more digits than a type has, between the ops of one program. Settable; programs compiled from
+        then on follow."""
+        return _options.get_excess_precision()
+
+    @allow_excess_precision.setter
+    def allow_excess_precision(self, value: bool) -> None:
+        _options.set_excess_precision(value)
+
+
+sys.modules[__name__].__class__ = _Module
+# `import torch.tpu.memory` finds these, not second copies.
+sys.modules |= {"torch.tpu.memory": memory, "torch.tpu.random": random}

@@ -1,0 +1,71 @@
+"""Precision of float32 products: ``torch.set_float32_matmul_precision`` and ``torch.tpu.precision``."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+from collections.abc import Iterator
+
+import torch
+
+from torch_tpu.tpu._common import _C
+
+
+class Precision(enum.Enum):
+    """How exactly float32 matrix products and convolutions are computed, by StableHLO's names."""
+
+    DEFAULT = 2
+    """Fastest: one pass in bfloat16 on a TPU; ``torch.set_float32_matmul_precision``'s "medium"."""
+    HIGH = 1
+    """Three passes in bfloat16 on a TPU; "high"."""
+    HIGHEST = 0
+    """float32 results; "highest"."""
+
+
+_LEVEL = {"highest": 0, "high": 1, "medium": 2}
+_scopes: list[Precision] = []
+
+
+def _use() -> None:
+    _C.set_matmul_precision(_scopes[-1].value if _scopes else _LEVEL[torch.get_float32_matmul_precision()])
+
+
+@contextlib.contextmanager
+def precision(mode: Precision) -> Iterator[None]:
+    """Context manager: products of ops called inside the block are computed this exactly.
+
+    It goes before ``torch.set_float32_matmul_precision``, whose setting is in force again after the block.
+
+    Args:
+        mode: a :class:`Precision`.
+
+    Raises:
+        ValueError: if ``mode`` is not one.
+    """
+    if not isinstance(mode, Precision):
+        raise ValueError(f"expected torch.tpu.Precision.DEFAULT, HIGH or HIGHEST, got {mode!r}")
+    _scopes.append(mode)
+    _use()
+    try:
+        yield
+    finally:
+        _scopes.pop()
+        _use()
+
+
+def follow() -> None:
+    """Keep the core's precision at ``torch.set_float32_matmul_precision``'s.
+
+    PyTorch tells no device of a change, so the binding under the public function is wrapped: whichever way the function was
+    imported, it goes through.
+    """
+    inner = torch._C._set_float32_matmul_precision
+
+    @functools.wraps(inner)
+    def set_precision(name: str) -> None:
+        inner(name)
+        _use()
+
+    torch._C._set_float32_matmul_precision = set_precision  # type: ignore[assignment]
+    _use()

@@ -1,0 +1,155 @@
+"""``torch.tpu.memory``: what tensors hold of a device's memory. The names are ``torch.tpu``'s too.
+
+A tensor takes its memory when the op that makes it is launched, and gives it back to the device when the last use is gone: nothing
+is cached, so what is reserved is what is allocated. The functions here launch what is queued first (without waiting for its
+results), so that the numbers are those of the program so far. A tensor that was made by ``torch.empty`` and never used takes none.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_tpu.tpu._common import _C, index
+
+OutOfMemoryError = torch.OutOfMemoryError
+
+_BYTES = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes")
+_COUNTS = ("allocation", "active", "segment")
+_NEVER = ("inactive_split", "inactive_split_bytes")  # kept by a caching allocator
+_EVENTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams")
+
+
+def _stats(device: Any) -> dict[str, int]:
+    i = index(device)
+    if not _C.is_open():
+        return {"live_bytes": 0, "peak_bytes": 0, "made_bytes": 0, "live_buffers": 0, "peak_buffers": 0, "made_buffers": 0}
+    _C.flush(i)
+    return _C.stats(i)
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Bytes held by tensors on ``device`` now."""
+    return _stats(device)["live_bytes"]
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """Highest ``memory_allocated`` since the start or the last ``reset_peak_memory_stats``, in bytes."""
+    return _stats(device)["peak_bytes"]
+
+
+def memory_reserved(device: Any = None) -> int:
+    """As :func:`memory_allocated`: nothing is kept back for later tensors."""
+    return memory_allocated(device)
+
+
+def max_memory_reserved(device: Any = None) -> int:
+    """As :func:`max_memory_allocated`: nothing is kept back for later tensors."""
+    return max_memory_allocated(device)
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Start the peaks anew from what is held now."""
+    if _C.is_open():
+        _C.flush(index(device))
+        _C.reset_peak(index(device))
+
+
+reset_max_memory_allocated = reset_peak_memory_stats
+
+
+def reset_accumulated_memory_stats(device: Any = None) -> None:
+    """Start the ``allocated`` and ``freed`` statistics anew from what is held now."""
+    if _C.is_open():
+        _C.flush(index(device))
+        _C.reset_made(index(device))
+
+
+def memory_stats(device: Any = None) -> collections.OrderedDict[str, int]:
+    """Memory of ``device``, under ``torch.cuda.memory_stats``' names.
+
+    Returns:
+        ``{allocated_bytes,active_bytes,requested_bytes,reserved_bytes}.all.{current,peak,allocated,freed}`` in bytes;
+        ``{allocation,active,segment}.all.{current,peak,allocated,freed}`` in buffers; ``num_device_alloc`` and
+        ``num_device_free``. There are no pools of large and small blocks, and what only a caching allocator has is 0.
+    """
+    s = _stats(device)
+    flat = dict.fromkeys(_EVENTS, 0)
+    flat |= {f"{name}.all.{k}": 0 for name in _NEVER for k in ("current", "peak", "allocated", "freed")}
+    for names, unit in ((_BYTES, "bytes"), (_COUNTS, "buffers")):
+        now, peak, made = (s[f"{k}_{unit}"] for k in ("live", "peak", "made"))
+        for name in names:
+            flat |= {f"{name}.all.current": now, f"{name}.all.peak": peak}
+            flat |= {f"{name}.all.allocated": made, f"{name}.all.freed": made - now}
+    flat["num_device_alloc"] = s["made_buffers"]
+    flat["num_device_free"] = s["made_buffers"] - s["live_buffers"]
+    return collections.OrderedDict(sorted(flat.items()))
+
+
+def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
+    """:func:`memory_stats` as a dict of dicts: ``{"allocated_bytes": {"all": {"current": ..}}}``."""
+    nested: dict[str, Any] = {}
+    for name, value in memory_stats(device).items():
+        *path, last = name.split(".")
+        at = nested
+        for part in path:
+            at = at.setdefault(part, {})
+        at[last] = value
+    return nested
+
+
+def _size(n: int) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n) < 10 * 1024 or unit == "GiB":
+            break
+        n //= 1024
+    return f"{n} {unit}"
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """A table of :func:`memory_stats` to print.
+
+    Args:
+        device: as everywhere.
+        abbreviated: leave out what is the same as another row.
+    """
+    stats = memory_stats(device)
+    rows: list[tuple[str, str, Callable[[int], str]]] = [
+        ("Allocated memory", "allocated_bytes", _size),
+        ("Allocations", "allocation", str),
+    ]
+    if not abbreviated:
+        rows += [("Active memory", "active_bytes", _size), ("Reserved memory", "reserved_bytes", _size)]
+    head = f"{'Metric':<18}|{'Cur Usage':>12} |{'Peak Usage':>12} |{'Tot Alloc':>12} |{'Tot Freed':>12} "
+    title = f" torch.tpu memory summary, device {index(device)} "
+    lines = [title.center(len(head), "="), head, "-" * len(head)]
+    for label, name, show in rows:
+        cells = (f"{show(stats[f'{name}.all.{k}']):>12} " for k in ("current", "peak", "allocated", "freed"))
+        lines.append("|".join((f"{label:<18}", *cells)))
+    return "\n".join([*lines, "=" * len(head)])
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """Free and total bytes of ``device``'s memory; of the machine's memory where the device is simulated. Opens the device."""
+    i = index(device)
+    total = _C.device_info(i)["memory_limit_bytes"]
+    return max(0, total - _stats(i)["live_bytes"]), total
+
+
+get_memory_info = mem_get_info
+
+
+def empty_cache() -> None:
+    """Does nothing: freed buffers go back to the device at once."""
+
+
+def ipc_collect() -> None:
+    """Does nothing: no memory of the device is shared between processes."""
+
+
+def get_allocator_backend() -> str:
+    """``"pjrt"``: the plugin allocates."""
+    return "pjrt"
