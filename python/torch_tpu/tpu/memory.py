@@ -17,11 +17,6 @@ from torch_tpu.tpu._common import _C, index
 
 OutOfMemoryError = torch.OutOfMemoryError
 
-_BYTES = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes")
-_COUNTS = ("allocation", "active", "segment")
-_NEVER = ("inactive_split", "inactive_split_bytes")  # kept by a caching allocator
-_EVENTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams")
-
 
 def _stats(device: Any) -> dict[str, int]:
     i = index(device)
@@ -69,24 +64,14 @@ def reset_accumulated_memory_stats(device: Any = None) -> None:
 
 
 def memory_stats(device: Any = None) -> collections.OrderedDict[str, int]:
-    """Memory of ``device``, under ``torch.cuda.memory_stats``' names.
+    """Memory of ``device``, under ``torch.cuda.memory_stats``' names; empty before the first tensor.
 
     Returns:
         ``{allocated_bytes,active_bytes,requested_bytes,reserved_bytes}.all.{current,peak,allocated,freed}`` in bytes;
         ``{allocation,active,segment}.all.{current,peak,allocated,freed}`` in buffers; ``num_device_alloc`` and
-        ``num_device_free``. There are no pools of large and small blocks, and what only a caching allocator has is 0.
+        ``num_device_free``. There are no pools of large and small blocks: these, and what else only a caching allocator has, are 0.
     """
-    s = _stats(device)
-    flat = dict.fromkeys(_EVENTS, 0)
-    flat |= {f"{name}.all.{k}": 0 for name in _NEVER for k in ("current", "peak", "allocated", "freed")}
-    for names, unit in ((_BYTES, "bytes"), (_COUNTS, "buffers")):
-        now, peak, made = (s[f"{k}_{unit}"] for k in ("live", "peak", "made"))
-        for name in names:
-            flat |= {f"{name}.all.current": now, f"{name}.all.peak": peak}
-            flat |= {f"{name}.all.allocated": made, f"{name}.all.freed": made - now}
-    flat["num_device_alloc"] = s["made_buffers"]
-    flat["num_device_free"] = s["made_buffers"] - s["live_buffers"]
-    return collections.OrderedDict(sorted(flat.items()))
+    return torch.accelerator.memory_stats(index(device)) if _C.is_open() else collections.OrderedDict()
 
 
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
@@ -116,7 +101,7 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
         device: as everywhere.
         abbreviated: leave out what is the same as another row.
     """
-    stats = memory_stats(device)
+    stats = collections.defaultdict(int, memory_stats(device))
     rows: list[tuple[str, str, Callable[[int], str]]] = [
         ("Allocated memory", "allocated_bytes", _size),
         ("Allocations", "allocation", str),
