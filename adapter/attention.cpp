@@ -14,14 +14,15 @@ namespace {
 
 using at::Tensor;
 
-bool fits(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, double dropout_p, bool is_causal,
-          bool enable_gqa) {
+bool fits(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, double dropout_p, bool enable_gqa) {
   if (dropout_p > 0.0 || q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || !at::isFloatingType(q.scalar_type())) {
     return false;
   }
-  bool has_mask = mask.has_value() && mask->defined();
-  if (has_mask && (is_causal || mask->dim() > 4 || mask->device() != q.device())) {
-    return false;
+  if (mask.has_value() && mask->defined()) {  // with is_causal too: a key must be seen by both, as on the cpu
+    std::array<int64_t, 4> scores = {q.size(0), q.size(1), q.size(2), k.size(2)};
+    if (mask->device() != q.device() || !at::is_expandable_to(mask->sizes(), scores)) {
+      return false;
+    }
   }
   bool heads = k.size(1) == v.size(1) && (k.size(1) == q.size(1) || (enable_gqa && k.size(1) > 0 && q.size(1) % k.size(1) == 0));
   bool sizes = q.size(0) == k.size(0) && k.size(0) == v.size(0) && k.size(2) == v.size(2) && q.size(3) == k.size(3);
@@ -29,10 +30,10 @@ bool fits(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional
 }
 
 int64_t choose(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, double dropout_p,
-               bool is_causal, std::optional<double> scale, bool enable_gqa) {
+               bool /*is_causal*/, std::optional<double> scale, bool enable_gqa) {
   const auto& ctx = at::globalContext();
   bool fused = ctx.userEnabledOverrideableSDP() || ctx.userEnabledFlashSDP() || ctx.userEnabledMemEfficientSDP();
-  if (fused && fits(q, k, v, mask, dropout_p, is_causal, enable_gqa)) {
+  if (fused && fits(q, k, v, mask, dropout_p, enable_gqa)) {
     return static_cast<int64_t>(at::SDPBackend::overrideable);
   }
   return static_cast<int64_t>(ctx.userEnabledMathSDP() ? at::SDPBackend::math : at::SDPBackend::error);
@@ -59,7 +60,7 @@ at::ScalarType score_type(const Tensor& q) { return q.scalar_type() == at::kDoub
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> forward(
     const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& bias, double dropout_p, bool is_causal,
     bool return_debug_mask, std::optional<double> scale) {
-  TORCH_CHECK(fits(q, k, v, std::nullopt, dropout_p, is_causal, true),
+  TORCH_CHECK(fits(q, k, v, std::nullopt, dropout_p, true),
               "tpu: fused attention wants 4-d query, key and value of one float dtype and fitting sizes, and no dropout");
   bool has_bias = bias.has_value() && bias->defined();
   ttc_tensor tq = describe(q), tk = describe(k), tv = describe(v), tb = has_bias ? describe(*bias) : ttc_tensor{};

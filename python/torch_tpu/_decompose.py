@@ -182,10 +182,12 @@ def _composite(op: torch._ops.OpOverload) -> Callable[..., Any]:
 
 
 def _decomposition(op: Any) -> Callable[..., Any] | None:
-    """PyTorch's own decomposition or reference, else the composite kernel."""
+    """PyTorch's own decomposition or reference, ours for what it has none of, else the composite kernel."""
+    from torch_tpu import _composites
+
     if not isinstance(op, torch._ops.OpOverload):
         return None
-    found = torch._decomp.decomposition_table.get(op)
+    found = torch._decomp.decomposition_table.get(op, _composites.table.get(op))
     if found is None and op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd):
         found = _composite(op)
     return found

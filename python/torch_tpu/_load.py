@@ -65,7 +65,7 @@ def load() -> types.ModuleType:
     atexit.register(module.shutdown, 10_000)
     sys.modules["torch_tpu._C"] = module
 
-    from torch_tpu import tpu
+    from torch_tpu import _kernels, _nested, tpu  # noqa: F401
 
     module.set_decomposer(_decompose)
     torch._register_device_module("tpu", tpu)

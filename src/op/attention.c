@@ -151,10 +151,106 @@ static void lower_backward(shlo *b, ttc_lower *c) {
   }
 }
 
+/* ---- nn.MultiheadAttention in inference */
+
+/* x [B, T, D] · weightᵀ + bias, rows at `part` of weight [n·E, D] and bias [n·E]: [B, T, E] */
+static ttc_val project(shlo *b, ttc_lower *c, ttc_val x, int weight, int part, int64_t e) {
+  ttc_dtype type = shlo_dtype(b, x), acc = ttc__dtype_op(type);
+  ttc_val w = shlo_slice_axis(b, op_in_as(c, weight, type), 0, part * e, (part + 1) * e);
+  ttc_val bias = shlo_slice_axis(b, op_in_as(c, weight + 1, acc), 0, part * e, (part + 1) * e);
+  int xs[1] = {2}, ws[1] = {1};
+  return shlo_convert(b, shlo_add(b, shlo_dot(b, x, w, 0, NULL, NULL, 1, xs, ws, acc), bias), type);
+}
+
+/* [B, T, H·d] -> [B, H, T, d] */
+static ttc_val split_heads(shlo *b, ttc_val x, int64_t heads) {
+  const int swap[4] = {0, 2, 1, 3};
+  int64_t dims[4] = {shlo_dim(b, x, 0), shlo_dim(b, x, 1), heads, shlo_dim(b, x, 2) / heads};
+  return shlo_transpose(b, shlo_reshape(b, x, 4, dims), swap);
+}
+
+/* Scores [B, H, T, S] with -inf where the mask (argument 9) is not 0: [T, S] for mask_type 0, [B, S] for 1, else [B, H, T, S]. */
+static ttc_val mask_scores(shlo *b, ttc_lower *c, ttc_val s) {
+  if (!op_given(c, 9)) {
+    return s;
+  }
+  ttc_val mask = op_in_as(c, 9, TTC_BOOL);
+  if (shlo_ndim(b, mask) == 2) {
+    shlo_type t = *shlo_typeof(b, s);
+    int axes[2] = {op_int(c, 12, 0) == 1 ? 0 : 2, 3};
+    mask = shlo_broadcast_in_dim(b, mask, 4, t.dims, axes);
+  }
+  return shlo_select(b, mask, elem_f(b, s, -INFINITY), s);
+}
+
+/* _native_multi_head_attention(query, key, value [B, L, D], embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias,
+ * mask?, need_weights, average_attn_weights, mask_type?) -> output, weights [B, H, T, S] or their mean over heads. A query whose
+ * every key is masked gives NaN, as on CPU. */
+static void lower_multi_head(shlo *b, ttc_lower *c) {
+  int64_t e = op_int(c, 3, 0), heads = op_int(c, 4, 1);
+  ttc_val x = op_in(c, 0);
+  ttc_dtype type = shlo_dtype(b, x), acc = ttc__dtype_op(type);
+  ttc_val q = split_heads(b, project(b, c, x, 5, 0, e), heads);
+  ttc_val k = split_heads(b, project(b, c, op_in_as(c, 1, type), 5, 1, e), heads);
+  ttc_val v = split_heads(b, project(b, c, op_in_as(c, 2, type), 5, 2, e), heads);
+  int two[2] = {0, 1}, last[1] = {3}, third[1] = {2};
+  ttc__axes keys = ttc__axes_one(3);
+  ttc_val s = shlo_mul(b, shlo_dot(b, q, k, 2, two, two, 1, last, last, acc),
+                       shlo_const_f(b, acc, 1.0 / sqrt((double)(e / heads)), 0, NULL));
+  s = ttc__once(b, mask_scores(b, c, s));
+  ttc_val m = ttc__once(b, ttc__reduce_keep(b, SHLO_AMAX, s, &keys));
+  ttc_val p = ttc__once(b, shlo_1(b, SHLO_EXP, shlo_sub(b, s, m)));
+  p = shlo_div(b, p, ttc__once(b, ttc__reduce_keep(b, SHLO_SUM, p, &keys)));
+  if (op_wanted(c, 1) && !op_bool(c, 10)) { /* in a graph: Meta's empty tensor */
+    op_ret(c, 1, shlo_const_f(b, acc, 0, op_out_ndim(c, 1), op_out_sizes(c, 1)));
+  } else if (op_wanted(c, 1)) {
+    ttc__axes over = ttc__axes_one(1);
+    ttc__give(b, c, 1, op_bool(c, 11) ? ttc__mean_keep(b, p, &over) : p);
+  }
+  const int swap[4] = {0, 2, 1, 3};
+  ttc_val out = shlo_transpose(b, shlo_dot(b, shlo_convert(b, p, type), v, 2, two, two, 1, last, third, acc), swap);
+  int64_t dims[3] = {shlo_dim(b, x, 0), shlo_dim(b, x, 1), e};
+  out = shlo_convert(b, shlo_reshape(b, out, 3, dims), type);
+  op_ret(c, 0, project(b, c, out, 7, 0, op_in_dim(c, 7, 0)));
+}
+
+/* PyTorch's Meta kernel gives an empty tensor for weights that are not wanted, where its other kernels give none. */
+static ttc_status infer_multi_head(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  const ttc_arg *a = call->args;
+  bool fits = call->narg >= 13 && max >= 2;
+  for (int i = 0; fits && i < 3; i++) {
+    fits = a[i].kind == TTC_ARG_TENSOR && a[i].tensor->ndim == 3 && a[i].tensor->sizes[2] == a[3].i &&
+           a[i].tensor->dtype == a[0].tensor->dtype;
+  }
+  for (int i = 5; fits && i < 9; i++) {
+    fits = a[i].kind == TTC_ARG_TENSOR && a[i].tensor->ndim == 2 - (i + 1) % 2 && a[i].tensor->sizes[0] == a[3].i * (i < 7 ? 3 : 1);
+  }
+  if (!fits || a[4].i <= 0 || a[3].i % a[4].i != 0 ||
+      (a[9].kind == TTC_ARG_TENSOR && a[9].tensor->ndim != 2 && a[9].tensor->ndim != 4)) {
+    return TTC_FAIL(err, TTC_UNIMPLEMENTED, "these shapes"); /* the CPU's kernel says what is wrong */
+  }
+  const ttc_tensor *q = a[0].tensor;
+  int64_t n = q->sizes[0], t = q->sizes[1], s = a[1].tensor->sizes[1];
+  ttc_dtype d = (ttc_dtype)q->dtype;
+  specs[0] = (ttc_spec){.dtype = d, .ndim = 3, .sizes = {n, t, a[3].i}};
+  specs[1] = a[11].i ? (ttc_spec){.dtype = d, .ndim = 3, .sizes = {n, t, s}}
+                     : (ttc_spec){.dtype = d, .ndim = 4, .sizes = {n, a[4].i, t, s}};
+  ttc__spec_dense(&specs[0]);
+  ttc__spec_dense(&specs[1]);
+  if (!a[10].i) {
+    specs[1].dtype = TTC_DTYPE_INVALID;
+  }
+  *nout = 2;
+  return TTC_OK;
+}
+
+#define MULTI_HEAD \
+  {ELEM_HEAD("_native_multi_head_attention", lower_multi_head, 0, TOL_DOT), .flags = TTC_OP_NO_META, .infer = infer_multi_head}
 const ttc_op_row ttc__attention_rows[] = {
     ELEM_ROW("_sdpa_forward", lower_forward, FORWARD, TOL_DOT),
     ELEM_ROW("_sdpa_backward", lower_backward, BACKWARD, TOL_LOOSE),
     ELEM_ROW("_scaled_dot_product_flash_attention_for_cpu", lower_forward, FORWARD_FLASH, TOL_DOT),
     ELEM_ROW("_scaled_dot_product_flash_attention_for_cpu_backward", lower_backward, BACKWARD_FLASH, TOL_LOOSE),
+    MULTI_HEAD,
 };
 TTC_FAMILY(attention)

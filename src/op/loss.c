@@ -2,6 +2,7 @@
  * elements of the loss. Computed in the op type, rounded once. */
 #include <math.h>
 
+#include "op/ctc.h"
 #include "op/elem.h"
 #include "op/reduce.h"
 
@@ -371,6 +372,31 @@ static ttc_status infer_as_self(const ttc_call *call, uint32_t max, ttc_spec *sp
   return TTC_OK;
 }
 
+/* multilabel_margin_loss_forward(self, target, reduction): PyTorch's Meta kernel gives a lone sample's loss an axis. */
+static ttc_status infer_multilabel(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  const ttc_arg *a = call->args;
+  if (max < 2 || call->narg < 3 || a[0].kind != TTC_ARG_TENSOR || a[1].kind != TTC_ARG_TENSOR) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected two tensors");
+  }
+  const ttc_tensor *x = a[0].tensor, *t = a[1].tensor;
+  bool same = x->ndim == t->ndim && x->ndim <= 2 && (x->ndim == 0 || x->sizes[x->ndim - 1] > 0);
+  for (int k = 0; same && k < x->ndim; k++) {
+    same = x->sizes[k] == t->sizes[k];
+  }
+  if (!same) { /* the CPU's kernel says what is wrong */
+    return TTC_FAIL(err, TTC_UNIMPLEMENTED, "these shapes");
+  }
+  specs[0] = (ttc_spec){.dtype = (ttc_dtype)x->dtype, .ndim = a[2].i == NONE && x->ndim == 2 ? 1 : 0, .sizes = {x->sizes[0]}};
+  ttc__dense_strides(specs[0].ndim, specs[0].sizes, specs[0].strides);
+  specs[1] = (ttc_spec){.dtype = (ttc_dtype)x->dtype, .ndim = t->ndim};
+  for (int k = 0; k < t->ndim; k++) {
+    specs[1].sizes[k] = t->sizes[k];
+  }
+  ttc__dense_strides(t->ndim, t->sizes, specs[1].strides);
+  *nout = 2;
+  return TTC_OK;
+}
+
 const ttc_op_row ttc__loss_rows[] = {
     TTC_ROW("mse_loss", lower_pair, MSE, TOL_SUM),
     TTC_ROW("mse_loss_backward", lower_pair_backward, MSE, TOL_4ULP),
@@ -389,7 +415,9 @@ const ttc_op_row ttc__loss_rows[] = {
     TTC_ROW("nll_loss2d_backward", lower_nll_backward, 0, TOL_4ULP),
     TTC_ROW_STATIC("multi_margin_loss", lower_multi_margin, 0, TOL_SUM, 1u << 2),
     {"multi_margin_loss_backward", lower_multi_margin_backward, 0, TOL_SUM, TTC_OP_NO_META, 1u << 3, infer_as_self, NULL, 0},
-    TTC_ROW("multilabel_margin_loss_forward", lower_multilabel, 0, TOL_SUM),
+    {"multilabel_margin_loss_forward", lower_multilabel, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_multilabel, NULL, 0},
     {"multilabel_margin_loss_backward", lower_multilabel_backward, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_as_self, NULL, 0},
+    {"_ctc_loss.Tensor", ttc__lower_ctc, 0, TOL_LOOSE, TTC_OP_NO_META, 0, ttc__infer_ctc, "float32 and float64", 0},
+    {"_ctc_loss_backward.Tensor", ttc__lower_ctc_backward, 0, TOL_LOOSE, TTC_OP_NO_META, 0, infer_as_self, NULL, 0},
 };
 TTC_FAMILY(loss)

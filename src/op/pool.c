@@ -4,6 +4,7 @@
  * row-major first maximum is the first row's first maximum, and the row-major last NaN (which wins on CPU) the last row's last.
  * The gradient asks, for each pixel, the few windows that may have chosen it; select_and_scatter is 20 to 60 times slower on
  * XLA:CPU. */
+#include "op/elem.h"
 #include "op/window.h"
 
 typedef struct pool {
@@ -176,6 +177,95 @@ static void lower_adaptive_max(shlo *b, ttc_lower *c) {
   max_pool(b, c, &p, !even);
 }
 
+/* ----------------------------------------------------------------------------------------------------- fractional max */
+
+/* v rounded to d after each step, as the CPU's arithmetic in d is. */
+static ttc_val rounded(shlo *b, ttc_val v, ttc_dtype d) {
+  return d == TTC_F32 || d == TTC_F64 ? v : shlo_barrier(b, shlo_convert(b, shlo_barrier(b, v), d));
+}
+
+/* First pixels of a plane's windows along axis d, s32 [planes, out]: (i + u) alpha - u alpha, both cut to integers, with
+ * alpha = (in - size) / (out - 1) and u the plane's random number [planes, 1]; the last window touches the edge. */
+static ttc_val random_starts(shlo *b, const ttc__window *w, int d, ttc_val u, ttc_dtype type) {
+  int64_t n = w->out[d], row[2] = {1, n}, reach = w->in[d] - w->size[d];
+  ttc_dtype wide = ttc__dtype_op(type);
+  ttc_val last = shlo_const_i(b, TTC_S32, reach, 0, NULL);
+  if (n == 1) {
+    return shlo_add(b, last, shlo_convert(b, shlo_mul(b, u, shlo_const_like(b, u, 0)), TTC_S32));
+  }
+  ttc_val i = shlo_iota(b, wide, 1, 2, row);
+  ttc_val alpha =
+      rounded(b, shlo_div(b, shlo_const_f(b, wide, (double)reach, 0, NULL), shlo_const_f(b, wide, (double)(n - 1), 0, NULL)), type);
+  alpha = shlo_convert(b, alpha, wide);
+  ttc_val at = shlo_convert(b, rounded(b, shlo_add(b, i, u), type), wide);
+  at = shlo_convert(b, rounded(b, shlo_mul(b, at, alpha), type), TTC_S32);
+  at = shlo_sub(b, at, shlo_convert(b, rounded(b, shlo_mul(b, u, alpha), type), TTC_S32));
+  ttc_val end = shlo_compare(b, SHLO_EQ, shlo_iota(b, TTC_S32, 1, 2, row), shlo_const_i(b, TTC_S32, n - 1, 0, NULL));
+  return shlo_select(b, end, last, at);
+}
+
+/* x [planes, ..] at places [planes, n] along one axis. */
+static ttc_val take_each(shlo *b, ttc_val x, ttc_val at, int axis) {
+  shlo_gather_spec g = {.ncollapsed = 1,
+                        .collapsed = {axis},
+                        .nbatch = 1,
+                        .operand_batch = {0},
+                        .index_batch = {0},
+                        .nindex = 1,
+                        .index_map = {axis},
+                        .index_vector_axis = 2};
+  int64_t dims[TTC_MAX_NDIM];
+  int nd = ttc__dims(b, x, dims);
+  for (int k = 0; k < nd; k++) {
+    g.slice_sizes[k] = k == 0 || k == axis ? 1 : dims[k];
+    if (k != 0 && k != axis) {
+      g.offset_dims[g.noffset++] = k;
+    }
+  }
+  return shlo_gather(b, x, shlo_unsqueeze(b, at, 2), &g);
+}
+
+/* aten::fractional_max_pool{2,3}d(self, kernel_size, output_size, random_samples [N, C, nd]) -> values, s64 flat places. The
+ * random numbers of two axes are for the last axis, then the one before it; of three axes in their order. */
+static void lower_fractional(shlo *b, ttc_lower *c) {
+  pool p = {.w = {.nd = op_param(c)}, .ndim = op_param(c) + 1, .first = 1};
+  int nd = p.w.nd, ndim = op_in_ndim(c, 0);
+  int64_t dims[4] = {1, 1, 1, 1}, planes = 1;
+  for (int k = 0; k < ndim - nd; k++) {
+    planes *= op_in_dim(c, 0, k);
+  }
+  dims[0] = planes;
+  for (int d = 0; d < nd; d++) {
+    p.w.in[d] = dims[d + 1] = op_in_dim(c, 0, ndim - nd + d);
+    p.w.out[d] = op_ints(c, 2, d);
+    p.w.size[d] = op_ints(c, 1, d);
+  }
+  ttc_dtype type = op_in_dtype(c, 0);
+  int64_t flat[2] = {op_in_dim(c, 3, 0) * op_in_dim(c, 3, 1), nd};
+  ttc_val u = shlo_reshape(b, op_in_as(c, 3, ttc__dtype_op(type)), 2, flat);
+  u = ttc__take_strided(b, u, 0, 0, planes, 1); /* there may be numbers for more samples */
+  ttc_val val = shlo_reshape(b, op_in(c, 0), nd + 1, dims), starts[3], place = TTC_POISON;
+  for (int d = 0; d < nd; d++) {
+    starts[d] = random_starts(b, &p.w, d, ttc__take_strided(b, u, 1, nd == 2 ? 1 - d : d, 1, 1), type);
+    ttc_val own = shlo_mul(b, shlo_iota(b, TTC_S32, d + 1, nd + 1, dims), shlo_const_i(b, TTC_S32, flat_step(&p, d), 0, NULL));
+    place = d ? shlo_add(b, place, own) : own;
+  }
+  for (int d = nd - 1; d >= 0; d--) {
+    ttc_val best = TTC_POISON, at = TTC_POISON;
+    for (int64_t k = 0; k < p.w.size[d]; k++) {
+      ttc_val tap = shlo_add(b, starts[d], shlo_const_i(b, TTC_S32, k, 0, NULL));
+      ttc_val v = take_each(b, val, tap, d + 1), i = take_each(b, place, tap, d + 1);
+      ttc_val better = k ? shlo_2(b, SHLO_OR, shlo_compare(b, SHLO_GT, v, best), shlo_is_nan(b, v)) : TTC_POISON;
+      best = k ? shlo_select(b, better, v, best) : v;
+      at = k ? shlo_select(b, better, i, at) : i;
+    }
+    val = best;
+    place = at;
+  }
+  op_ret(c, 0, shlo_reshape(b, val, op_out_ndim(c, 0), op_out_sizes(c, 0)));
+  op_ret(c, 1, shlo_reshape(b, place, op_out_ndim(c, 1), op_out_sizes(c, 1)));
+}
+
 /* --------------------------------------------------------------------------------------------------- max, backward */
 
 /* [B.., spatial..] -> [B, P] */
@@ -269,6 +359,20 @@ static void lower_adaptive_max_backward(shlo *b, ttc_lower *c) {
   pool p;
   bool even = adaptive_window(&p, op_param(c), op_in_ndim(c, 1), op_in_sizes(c, 1), op_in_sizes(c, 0));
   max_backward(b, c, &p, 2, even);
+}
+
+/* aten::fractional_max_pool{2,3}d_backward(grad_output, self, kernel_size, output_size, indices) */
+static void lower_fractional_backward(shlo *b, ttc_lower *c) {
+  pool p = {.w = {.nd = op_param(c)}, .ndim = op_in_ndim(c, 1), .first = op_in_ndim(c, 1) - op_param(c)};
+  max_backward(b, c, &p, 4, false);
+}
+
+static ttc_status infer_fractional_backward(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  if (max < 1 || call->narg < 2 || call->args[1].kind != TTC_ARG_TENSOR) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected a tensor as the second argument");
+  }
+  ttc_call self = {.narg = 1, .args = call->args + 1};
+  return ttc__infer_like_first(&self, max, specs, nout, err);
 }
 
 /* aten::max_unpool2d(self, indices, output_size), max_unpool3d(.., stride, padding): values go back where they came from. */
@@ -489,6 +593,11 @@ const ttc_op_row ttc__pool_rows[] = {
     {"adaptive_max_pool3d", lower_adaptive_max, 3, TOL_EXACT, 0, 0, NULL, NULL, 0},
     {"adaptive_max_pool2d_backward", lower_adaptive_max_backward, 2, TOL_SUM, 0, 0, NULL, NULL, 0},
     {"adaptive_max_pool3d_backward", lower_adaptive_max_backward, 3, TOL_SUM, 0, 0, NULL, NULL, 0},
+    {"fractional_max_pool2d", lower_fractional, 2, TOL_EXACT, 0, 0, NULL, NULL, 0},
+    {"fractional_max_pool3d", lower_fractional, 3, TOL_EXACT, 0, 0, NULL, NULL, 0},
+    {"fractional_max_pool2d_backward", lower_fractional_backward, 2, TOL_SUM, 0, 0, NULL, NULL, 0},
+    {"fractional_max_pool3d_backward", lower_fractional_backward, 3, TOL_SUM, TTC_OP_NO_META, 0, infer_fractional_backward, NULL,
+     0},
     {"max_unpool2d", lower_unpool, 2, TOL_EXACT, 0, 0, NULL, NULL, 0},
     {"max_unpool3d", lower_unpool, 3, TOL_EXACT, 0, 0, NULL, NULL, 0},
     {"avg_pool2d", lower_avg, 2, TOL_SUM, 0, 0, NULL, NULL, 0},

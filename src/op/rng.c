@@ -347,6 +347,40 @@ static void lower_dropout(shlo *b, ttc_lower *c) {
   op_ret(c, 1, mask);
 }
 
+/* rrelu_with_noise(x, noise, lower, upper, training) -> y, noise: where x <= 0, noise is drawn from [lower, upper) and y = x·noise;
+ * elsewhere noise is 1. Without training a leaky relu of the mean slope, and noise stays. */
+static void lower_rrelu(shlo *b, ttc_lower *c) {
+  ttc_dtype d = op_in_dtype(c, 0), wide = ttc__dtype_op(d);
+  ttc_val x = op_in_as(c, 0, wide), lo = op_num(c, 2, 0, wide), hi = op_num(c, 3, 0, wide);
+  ttc_val up = elem_cmp(b, SHLO_GT, x, 0);
+  if (!op_bool(c, 4)) {
+    ttc_val slope = shlo_mul(b, shlo_add(b, lo, hi), elem_f(b, lo, 0.5));
+    op_ret(c, 0, shlo_select(b, up, x, shlo_mul(b, x, slope)));
+    op_ret(c, 1, op_in(c, 1));
+    return;
+  }
+  ttc_val u = shaped(b, c, uniform(b, open_stream(b, c), count_out(c), d, false, 0));
+  ttc_val r = shlo_convert(b, shlo_add(b, shlo_mul(b, u, shlo_sub(b, hi, lo)), lo), d);
+  r = shlo_select(b, up, elem_f(b, r, 1), r);
+  op_ret(c, 0, shlo_mul(b, x, shlo_convert(b, r, wide)));
+  op_ret(c, 1, r);
+}
+/* y and noise as x: PyTorch's Meta kernel of the in-place overload has other arguments than the op. */
+static ttc_status infer_rrelu(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
+  const ttc_arg *a = call->args;
+  if (max < 2 || call->narg < 5 || a[1].kind != TTC_ARG_TENSOR)
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected two tensors");
+  TTC_TRY(ttc__infer_like_first(call, max, specs, nout, err));
+  bool same = specs[0].ndim == a[1].tensor->ndim;
+  for (int k = 0; same && k < specs[0].ndim; k++)
+    same = specs[0].sizes[k] == a[1].tensor->sizes[k];
+  if (!same)
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "noise tensor shape must match self tensor shape");
+  specs[1] = specs[0];
+  *nout = 2;
+  return TTC_OK;
+}
+
 /* multinomial(p[rows, n] or p[n], k, replacement) -> [.., k] indices.
  * Without replacement: the k largest of p/e, e exponential (equivalently the order of arrival of Poisson processes of rates p).
  * With: for each sample the number of entries of the cumulative sum that u·total has reached. */
@@ -389,6 +423,7 @@ static void lower_multinomial(shlo *b, ttc_lower *c) {
 }
 
 #define RNG(name, rule, param) {ELEM_HEAD(name, rule, param, TOL_RANDOM), .flags = TTC_OP_RNG}
+#define RRELU(name) {ELEM_HEAD(name, lower_rrelu, 0, TOL_RANDOM), .flags = TTC_OP_RNG | TTC_OP_NO_META, .infer = infer_rrelu}
 const ttc_op_row ttc__rng_rows[] = {
     RNG("uniform", lower_uniform, 0),
     RNG("normal_functional", lower_normal, 1),
@@ -409,5 +444,7 @@ const ttc_op_row ttc__rng_rows[] = {
     RNG("bernoulli.p", lower_bernoulli_p, 0),
     RNG("native_dropout", lower_dropout, 0),
     RNG("multinomial", lower_multinomial, 0),
+    RRELU("rrelu_with_noise"),
+    RRELU("rrelu_with_noise_functional"),
 };
 TTC_FAMILY(rng)

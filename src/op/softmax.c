@@ -1,6 +1,7 @@
 /* softmax, log_softmax and their backwards. 16-bit floats are computed in f32 and rounded once. */
 #include <math.h>
 
+#include "op/elem.h"
 #include "op/reduce.h"
 
 /* What both begin with: x in its op type, at least 1-d, less its largest along the axis. A row of -inf gives NaN, as on CPU. */
@@ -72,11 +73,45 @@ static void lower_log_softmax_backward(shlo *b, ttc_lower *c) {
   ttc__give(b, c, 0, shlo_sub(b, g, shlo_mul(b, shlo_1(b, SHLO_EXP, y), s)));
 }
 
+/* ---- with a mask: true takes an entry out */
+
+/* The mask of _masked_softmax in x's shape: mask_type 0 [L, L] and 1 [B, L] of an x [B, heads, L, L], else of x's own shape. */
+static ttc_val mask_of(shlo *b, ttc_lower *c, int i, ttc_val x, int64_t type) {
+  ttc_val m = op_in_as(c, i, TTC_BOOL);
+  int n = shlo_ndim(b, x), axes[2] = {n - 2, n - 1};
+  if (shlo_ndim(b, m) == n || n < 3 || shlo_ndim(b, m) != 2) {
+    return m;
+  }
+  axes[0] = type == 1 ? 0 : n - 2;
+  shlo_type t = *shlo_typeof(b, x);
+  return shlo_broadcast_in_dim(b, m, n, t.dims, axes);
+}
+
+/* _masked_softmax(self, mask, dim, mask_type): a row with nothing left gives NaN, as on CPU. */
+static void lower_masked_softmax(shlo *b, ttc_lower *c) {
+  ttc_val x = input(b, c, 0);
+  int n = shlo_ndim(b, x), axis = op_given(c, 2) ? op_axis(c, 2, n) : n - 1;
+  ttc_val out = mask_of(b, c, 1, x, op_int(c, 3, 2)), never = shlo_const_f(b, shlo_dtype(b, x), -INFINITY, 0, NULL);
+  ttc__give(b, c, 0, softmax(b, shlo_select(b, out, never, x), axis));
+}
+
+/* _masked_softmax_backward(grad, output, mask, dim): entries taken out get no gradient. */
+static void lower_masked_softmax_backward(shlo *b, ttc_lower *c) {
+  ttc_val g = input(b, c, 0), y = input(b, c, 1), zero = shlo_const_like(b, y, 0);
+  int n = shlo_ndim(b, y), axis = op_given(c, 3) ? op_axis(c, 3, n) : n - 1;
+  ttc_val out = mask_of(b, c, 2, y, 2);
+  ttc_val kept = shlo_select(b, out, zero, y);
+  ttc__give(b, c, 0, softmax_backward(b, g, kept, axis));
+}
+
+#define MASKED(n, r) {n, r, 0, TOL_SUM, TTC_OP_NO_META, 0, ttc__infer_like_first, NULL, 0}
 const ttc_op_row ttc__softmax_rows[] = {
     TTC_ROW("_softmax", lower_softmax, 0, TOL_SUM),
     TTC_ROW("_log_softmax", lower_log_softmax, 0, TOL_SUM),
     TTC_ROW("_safe_softmax", lower_safe_softmax, 0, TOL_SUM),
     TTC_ROW("_softmax_backward_data", lower_softmax_backward, 0, TOL_SUM),
     TTC_ROW("_log_softmax_backward_data", lower_log_softmax_backward, 0, TOL_SUM),
+    MASKED("_masked_softmax", lower_masked_softmax),
+    MASKED("_masked_softmax_backward", lower_masked_softmax_backward),
 };
 TTC_FAMILY(softmax)
