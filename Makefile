@@ -1,6 +1,6 @@
 # make demo    a real model and a small training run on the device "tpu" (an XLA:CPU plugin where no TPU is attached)
 # make test    the core's tests (C) and the device's (Python)
-# make sweep   every op in every mode and dtype, and random programs of views: hours
+# make sweep   every op and module in every mode and dtype, and random programs of views: hours
 # make build   the wheel, built and installed in .venv
 # make bench   the benchmarks, this backend beside native CPU
 # make lint    formatting, types, layering
@@ -46,10 +46,11 @@ core-sanitize: $(VENV)/.stamp-venv
 	$(VENV)/bin/ninja -C build/sanitize
 	$(VENV)/bin/ctest --test-dir build/sanitize --output-on-failure
 
-# Every op in every mode and dtype, each batch in a process of its own, and thousands of random programs of views.
+# Every op in every mode and dtype, each batch in a process of its own, thousands of random programs of views, and every module of
+# torch.nn in every mode.
 sweep: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PY) tests/python/sweep.py
-	TORCH_TPU_SWEEP=1 $(PY) -m pytest tests/python/test_views.py
+	TORCH_TPU_SWEEP=1 $(PY) -m pytest tests/python/test_views.py tests/python/test_modules.py
 
 build: $(VENV)/.stamp-build
 

@@ -96,6 +96,97 @@ def test_other_shapes_take_the_math_path():
     assert y.shape == (2, 4, 5, 8) and y.isfinite().all().item()
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [(5, 4), (7, 4), (7, 4)],
+        [(3, 5, 4), (3, 7, 4), (3, 7, 6)],
+        [(2, 2, 3, 5, 4), (2, 2, 3, 7, 4), (2, 2, 3, 7, 4)],
+        [(2, 1, 5, 4), (1, 3, 7, 4), (2, 3, 7, 4)],
+    ],
+)
+def test_other_ranks_and_broadcasting(sizes):
+    q, k, v = (torch.randn(n) for n in sizes)
+    same(q, k, v)
+    same(q, k, v, torch.rand(5, 7) > 0.3)
+    same(q, k, v, torch.randn(5, 7), scale=0.2)
+    same(q, k, v, is_causal=True)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.OVERRIDEABLE])
+def test_masked_rows_and_their_gradients(kind, backend):
+    """A query that sees no key gives zeros, and no gradient that is NaN, in every implementation."""
+    seen = torch.rand(2, 1, 5, 7) > 0.5
+    seen[0, 0, 1] = seen[1, 0, 4] = False
+    mask = seen if kind == "bool" else torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
+    q, k, v = qkv()
+    want = run("cpu", q, k, v, mask)
+    with sdpa_kernel(backend):
+        got = run(DEV, q, k, v, mask)
+    for w, g in zip(want, got, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-5, atol=2e-6)
+    assert got[0][0, :, 1].abs().max() == 0
+
+
+def test_arguments_with_gaps():
+    q, k, v = (torch.randn(2, 9, 4, 16)[:, ::2, :, ::2].transpose(1, 2) for _ in range(3))
+    same(q, k, v)
+    same(q, k, v, torch.randn(5, 10)[:, ::2])
+    same(q.expand(2, 4, 5, 8), k[:, :1].expand(2, 4, 5, 8), v, is_causal=True)
+
+
+@pytest.mark.parametrize("t", [5, 9])
+def test_mask_and_causal_at_once(t):
+    """The CPU's fused kernel takes both; a key must be seen by both."""
+    same(*qkv(t=t), torch.rand(t, 7) > 0.3, is_causal=True)
+    same(*qkv(t=t), torch.randn(2, 1, t, 7), is_causal=True)
+
+
+def test_grouped_queries_by_the_math_path():
+    with sdpa_kernel(SDPBackend.MATH):
+        same(*qkv(h=6, hk=2), torch.rand(5, 7) > 0.2, enable_gqa=True)
+    with pytest.raises(RuntimeError):
+        sdpa(*[t.to(DEV) for t in qkv(h=6, hk=4)], enable_gqa=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout(dtype):
+    """Of weights 1/S a share p is dropped and the rest grows by 1 / (1 - p); the gradient of v has the same mask."""
+    n = 512
+    q, k = torch.zeros(2, 4, n, 8, dtype=dtype), torch.randn(2, 4, n, 8).to(dtype)
+    v = torch.ones(2, 4, n, 8, dtype=dtype, device=DEV, requires_grad=True)
+    y = sdpa(q.to(DEV), k.to(DEV), v, dropout_p=0.25)
+    assert abs(y.float().mean().item() - 1) < 0.01
+    kept = y.float()[..., 0].cpu() * 0.75 * n  # how many keys each query kept
+    assert abs(kept.std().item() - (n * 0.25 * 0.75) ** 0.5) < 2
+    y.sum().backward()
+    torch.testing.assert_close(v.grad.float().sum().cpu(), y.detach().float().sum().cpu(), rtol=1e-2, atol=1)
+    torch.manual_seed(1)
+    a = sdpa(q.to(DEV), k.to(DEV), v, dropout_p=0.25)
+    torch.manual_seed(1)
+    assert torch.equal(a, sdpa(q.to(DEV), k.to(DEV), v, dropout_p=0.25))
+
+
+def test_refuses_what_the_cpu_refuses():
+    q, k, v = qkv()
+    wrong = (
+        {"attn_mask": torch.ones(5, 6)},
+        {"attn_mask": torch.ones(1, 2, 4, 5, 7)},
+        {"attn_mask": torch.ones(5, 7, dtype=torch.int64)},
+    )
+    for kwargs in wrong:
+        moved = {n: a.to(DEV) if isinstance(a, torch.Tensor) else a for n, a in kwargs.items()}
+        said = []
+        for f in (lambda kw=kwargs: sdpa(q, k, v, **kw), lambda kw=moved: sdpa(q.to(DEV), k.to(DEV), v.to(DEV), **kw)):
+            with pytest.raises(RuntimeError) as e:
+                f()
+            said.append(str(e.value))
+        assert said[0] == said[1]
+    with pytest.raises(RuntimeError):
+        sdpa(q.to(DEV), k.to(DEV).double(), v.to(DEV))
+
+
 def test_multihead_attention():
     torch.manual_seed(0)
     m = torch.nn.MultiheadAttention(16, 4, batch_first=True)
