@@ -31,6 +31,7 @@ c10::DataPtr data_ptr(ttc_store* store, c10::DeviceIndex index);
 // A tensor of this spec around a store (takes the reference).
 at::Tensor wrap(ttc_store* store, const ttc_spec& spec, c10::DeviceIndex index);
 void synchronize(c10::DeviceIndex index);
+void reclaim();  // of all open devices: wait, then give back what is only kept for speed
 
 // ---- convert.cpp
 ttc_dtype to_ttc(at::ScalarType t);  // raises for types without an equivalent
@@ -43,6 +44,7 @@ inline ttc_arg argument(const ttc_tensor* t) { return {.kind = TTC_ARG_TENSOR, .
 inline ttc_arg argument(bool v) { return {.kind = TTC_ARG_BOOL, .n = 0, .i = v ? 1 : 0}; }
 inline ttc_arg argument(int64_t v) { return {.kind = TTC_ARG_INT, .n = 0, .i = v}; }
 [[noreturn]] void raise(ttc_status s, const ttc_error& err);
+void raise_interrupt();  // module.cpp: throws what a signal's handler raised while the core waited, if it did
 inline void check(ttc_status s, const ttc_error& err) {
   if (s != TTC_OK) {
     raise(s, err);

@@ -90,6 +90,9 @@ void raise(ttc_status s, const ttc_error& err) {
     case TTC_RESOURCE_EXHAUSTED:
       TORCH_CHECK_WITH(OutOfMemoryError, false, text);
       break;
+    case TTC_CANCELLED:
+      raise_interrupt();
+      break;
     default:
       break;
   }

@@ -86,7 +86,7 @@ struct Allocator final : c10::DeviceAllocator {
     TORCH_CHECK(false, "tpu storages cannot be copied by pointer; use tensor.clone() or copy_()");
   }
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override {}
+  void emptyCache(c10::MempoolId_t) override { reclaim(); }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     c10::CachingDeviceAllocator::DeviceStats s;
@@ -175,10 +175,23 @@ at::Tensor wrap(ttc_store* store, const ttc_spec& spec, c10::DeviceIndex index) 
 
 namespace {
 ttc_device* opened(c10::DeviceIndex index) {
-  TORCH_CHECK(index >= 0 && index < kMaxDevices, "tpu:", static_cast<int>(index), " does not exist");
-  return devices[index].load(std::memory_order_acquire);
+  ttc_device* dev = index >= 0 && index < kMaxDevices ? devices[index].load(std::memory_order_acquire) : nullptr;
+  if (dev == nullptr && (index < 0 || index >= ttc_device_count())) {
+    device(index);  // raises, and says why
+  }
+  return dev;
 }
 }  // namespace
+
+void reclaim() {
+  for (auto& d : devices) {
+    ttc_device* dev = d.load();
+    if (dev != nullptr) {
+      ttc_error err{};
+      check(ttc_device_reclaim(dev, &err), err);
+    }
+  }
+}
 
 void synchronize(c10::DeviceIndex index) {
   if (ttc_device* dev = opened(index)) {
@@ -204,9 +217,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Device getDevice() const override { return {kType, current}; }
   void setDevice(c10::Device d) const override {
     if (d.has_index() && d.index() != current) {
-      int n = ttc_device_count();
-      TORCH_CHECK(d.index() >= 0 && d.index() < n, "tpu:", static_cast<int>(d.index()), " does not exist: this process has ", n,
-                  " tpu device(s), numbered from 0");
+      if (d.index() < 0 || d.index() >= ttc_device_count()) {
+        device(d.index());  // raises, and says why
+      }
       current = d.index();
     }
   }
@@ -308,7 +321,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::Allocator* getPinnedMemoryAllocator() const override { return &the_host_allocator; }
   c10::Device getDeviceFromPtr(void* p) const override {
     TORCH_CHECK(p != nullptr, "no device owns a null pointer");
-    return {kType, current};
+    bool several = std::count_if(devices.begin(), devices.end(), [](const auto& d) { return d.load() != nullptr; }) > 1;
+    ttc_device* owner = several ? ttc_store_find(p) : nullptr;
+    return {kType, owner != nullptr ? static_cast<c10::DeviceIndex>(ttc_device_index(owner)) : current};
   }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     return default_generator(index < 0 ? current : index);
@@ -349,7 +364,7 @@ struct Profiler final : torch::profiler::impl::ProfilerStubs {
   bool enabled() const override { return true; }
   void onEachDevice(std::function<void(int)> op) const override {
     for (int i = 0; i < kMaxDevices; i++) {
-      if (opened(static_cast<c10::DeviceIndex>(i)) != nullptr) {
+      if (devices[i].load() != nullptr) {
         op(i);
       }
     }

@@ -1,24 +1,19 @@
 // The Python module: plain functions over strings, numbers and dicts. Tensors travel through registered ops.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <torch/csrc/Exceptions.h>
 
 #include "adapter.h"
 
 namespace {
 
-// C++ exceptions become Python ones.
+// C++ exceptions become Python ones, as PyTorch's own functions have them.
 template <class F>
 PyObject* guarded(F&& f) {
   try {
     return f();
-  } catch (const c10::IndexError& e) {
-    PyErr_SetString(PyExc_IndexError, e.what_without_backtrace());
-  } catch (const std::exception& e) {
-    if (PyErr_CheckSignals() != 0) {  // Ctrl-C is why the core gave up
-      return nullptr;
-    }
-    auto* error = dynamic_cast<const c10::Error*>(&e);
-    PyErr_SetString(PyExc_RuntimeError, error != nullptr ? error->what_without_backtrace() : e.what());
+  } catch (const std::exception&) {
+    torch::translate_exception_to_python(std::current_exception());
   }
   return nullptr;
 }
@@ -32,8 +27,10 @@ class NoGil {
   PyThreadState* state;
 };
 
-// Ctrl-C while the core waits: stop waiting, and let the interpreter raise KeyboardInterrupt when it gets control back.
+// Ctrl-C while the core waits: what the signal's handler raised (KeyboardInterrupt by default) is kept, the core gives up, and the
+// call raises that. Signals are handled in the main thread only.
 unsigned long main_thread = 0;
+std::optional<python_error> raised;
 
 bool interrupted() {
   if (PyThread_get_thread_ident() != main_thread || !Py_IsInitialized()) {
@@ -42,12 +39,24 @@ bool interrupted() {
   PyGILState_STATE gil = PyGILState_Ensure();
   bool stop = PyErr_CheckSignals() != 0;
   if (stop) {
-    PyErr_Clear();
-    PyErr_SetInterrupt();
+    raised.emplace();
+    raised->persist();
   }
   PyGILState_Release(gil);
   return stop;
 }
+
+}  // namespace
+
+void tpu::raise_interrupt() {
+  if (PyThread_get_thread_ident() == main_thread && raised.has_value()) {
+    python_error e = std::move(*raised);
+    raised.reset();
+    throw python_error(std::move(e));
+  }
+}
+
+namespace {
 
 bool set(PyObject* dict, const char* key, PyObject* value) {
   bool ok = value != nullptr && PyDict_SetItemString(dict, key, value) == 0;
@@ -124,13 +133,14 @@ PyObject* py_stats(PyObject*, PyObject* arg) {
   return guarded([&]() -> PyObject* {
     ttc_stats s{};
     ttc_device_get_stats(tpu::device(static_cast<c10::DeviceIndex>(index)), &s);
-    return Py_BuildValue(
-        "{s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:L,s:K,s:L,s:L,s:K,s:K}", "calls", (unsigned long long)s.calls, "programs_compiled",
-        (unsigned long long)s.programs_compiled, "programs_loaded", (unsigned long long)s.programs_loaded, "compile_ns",
-        (unsigned long long)s.compile_ns, "plans", (unsigned long long)s.plans, "cache_errors", (unsigned long long)s.cache_errors,
-        "live_bytes", (long long)s.live_nbyte, "peak_bytes", (long long)s.peak_nbyte, "queue_wait_ns",
-        (unsigned long long)s.queue_wait_ns, "live_buffers", (long long)s.live_nbuffer, "peak_buffers", (long long)s.peak_nbuffer,
-        "made_bytes", (unsigned long long)s.made_nbyte, "made_buffers", (unsigned long long)s.made_nbuffer);
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:L,s:L,s:K,s:L,s:L,s:K,s:K}", "calls", (unsigned long long)s.calls,
+                         "programs_compiled", (unsigned long long)s.programs_compiled, "programs_loaded",
+                         (unsigned long long)s.programs_loaded, "compile_ns", (unsigned long long)s.compile_ns, "plans",
+                         (unsigned long long)s.plans, "cache_errors", (unsigned long long)s.cache_errors, "live_bytes",
+                         (long long)s.live_nbyte, "peak_bytes", (long long)s.peak_nbyte, "limit_bytes", (long long)s.limit_nbyte,
+                         "queue_wait_ns", (unsigned long long)s.queue_wait_ns, "live_buffers", (long long)s.live_nbuffer,
+                         "peak_buffers", (long long)s.peak_nbuffer, "made_bytes", (unsigned long long)s.made_nbyte, "made_buffers",
+                         (unsigned long long)s.made_nbuffer);
   });
 }
 
@@ -191,6 +201,26 @@ PyObject* py_use_compile_options(PyObject*, PyObject* arg) {
     return nullptr;
   }
   return PyLong_FromUnsignedLong(ttc_compile_options_use(static_cast<uint32_t>(set)));
+}
+
+PyObject* py_set_memory_limit(PyObject*, PyObject* args) {
+  int index = 0;
+  long long nbyte = 0;
+  if (!PyArg_ParseTuple(args, "iL", &index, &nbyte)) {
+    return nullptr;
+  }
+  return guarded([&]() -> PyObject* {
+    ttc_device_set_memory_limit(tpu::device(static_cast<c10::DeviceIndex>(index)), nbyte);
+    return Py_NewRef(Py_None);
+  });
+}
+
+PyObject* py_reclaim(PyObject*, PyObject*) {
+  return guarded([&]() -> PyObject* {
+    NoGil no_gil;
+    tpu::reclaim();
+    return Py_NewRef(Py_None);
+  });
 }
 
 PyObject* py_fallbacks(PyObject*, PyObject*) {
@@ -284,6 +314,8 @@ PyMethodDef methods[] = {
     {"flush", py_flush, METH_O, "Launch all calls made so far on a device, without waiting for results."},
     {"add_compile_options", py_add_compile_options, METH_VARARGS, "(device, ['name=value', ..]): the number of this list."},
     {"use_compile_options", py_use_compile_options, METH_O, "Compile under this list from now on; the list before."},
+    {"set_memory_limit", py_set_memory_limit, METH_VARARGS, "(index, bytes): what a device's tensors may hold together."},
+    {"reclaim", py_reclaim, METH_NOARGS, "Wait for all work, then give back memory that is only kept for speed."},
     {"fallbacks", py_fallbacks, METH_NOARGS, "Calls that ran on the cpu: {overload: times}."},
     {"reset_fallbacks", py_reset_fallbacks, METH_NOARGS, "Forget the calls counted by fallbacks."},
     {"set_fallback_is_error", py_set_fallback_is_error, METH_O, "Raise instead of running on the cpu."},

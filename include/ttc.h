@@ -132,6 +132,15 @@ TTC_API TTC_MUST_USE ttc_status ttc_device_open(int index, ttc_device **out, ttc
 /* Where to look for plugin packages when no variable names one; copied. Call before the first ttc_device_open. */
 TTC_API void ttc_set_plugin_search_path(const char *dirs);
 
+TTC_API int ttc_device_index(const ttc_device *dev);
+
+/* What the device's stores may hold together, in bytes; 0 or less: the device's own memory again, as at the start (but for the
+ * variable TORCH_TPU_MEMORY_LIMIT). Whoever asks for more gets TTC_RESOURCE_EXHAUSTED at once and may go on. any thread */
+TTC_API void ttc_device_set_memory_limit(ttc_device *dev, int64_t nbyte);
+
+/* Wait for all work, then give back to the system what is only kept for speed. blocks */
+TTC_API TTC_MUST_USE ttc_status ttc_device_reclaim(ttc_device *dev, ttc_error *err);
+
 TTC_API void ttc_device_get_info(ttc_device *dev, ttc_device_info *out);
 
 /* Wait until all calls made so far have run; reports the first error of an op that nobody has read. blocks */
@@ -179,6 +188,9 @@ TTC_API void ttc_store_retain(ttc_store *s);
 TTC_API void ttc_store_release(ttc_store *s); /* any thread, after ttc_shutdown too */
 TTC_API size_t ttc_store_nbyte(const ttc_store *s);
 TTC_API ttc_device *ttc_store_device(const ttc_store *s);
+/* Whose store is at this address? NULL if no open device has a store with contents there; p may be any pointer. any thread, blocks
+ */
+TTC_API ttc_device *ttc_store_find(const void *p);
 
 /* storage.resize_(): keep the leading min(old, new) bytes. any thread */
 TTC_API TTC_MUST_USE ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err);
@@ -334,6 +346,7 @@ typedef struct ttc_stats {
   uint64_t cache_errors;      /* disk cache entries that could not be read or written */
   int64_t live_nbyte;         /* bytes held by stores' buffers now */
   int64_t peak_nbyte;         /* highest live_nbyte since the start or the last reset */
+  int64_t limit_nbyte;        /* what stores may hold together */
   uint64_t queue_wait_ns;     /* time callers spent waiting for a full queue */
   int64_t live_nbuffer;       /* buffers that stores hold now */
   int64_t peak_nbuffer;       /* highest live_nbuffer, as peak_nbyte */

@@ -48,9 +48,14 @@ def _decompose(name: str, overload: str, args: list[Any], baked: int) -> tuple[i
 def load() -> types.ModuleType:
     """Load the adapter and make ``torch.device("tpu")`` and ``torch.tpu`` exist. Loads no PJRT plugin.
 
+    Once a process: a second import or a reload finds what the first has loaded.
+
     Returns:
         The adapter's module of plain functions.
     """
+    loaded = sys.modules.get("torch_tpu._C")
+    if loaded is not None:
+        return loaded
     path = _adapter()
     name = path.stem
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))

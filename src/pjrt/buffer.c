@@ -92,7 +92,7 @@ void pjrt_buffer_free(pjrt_client *c, pjrt_buffer *b) {
 ttc_status pjrt_buffer_await(pjrt_client *c, pjrt_buffer *b, ttc_error *err) {
   PJRT_Buffer_ReadyEvent_Args ready = {.buffer = ttc__pjrt_raw(b)};
   TTC_TRY(PJRT_CALL(c->plugin, PJRT_Buffer_ReadyEvent, &ready, err));
-  return ttc__pjrt_await_or_stop(c->plugin, ready.event, err);
+  return ttc__pjrt_await(c->plugin, ready.event, err);
 }
 
 ttc_status pjrt_buffer_nbyte(pjrt_client *c, pjrt_buffer *b, size_t *nbyte, ttc_error *err) {

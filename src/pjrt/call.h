@@ -66,8 +66,6 @@ static inline ttc_status ttc__pjrt_result(const pjrt_plugin *p, PJRT_Error *e, c
 ttc_status ttc__pjrt_device(const pjrt_client *c, int device, PJRT_Device **out, ttc_error *err);
 /* Has it come? */
 bool ttc__pjrt_done(const pjrt_plugin *p, PJRT_Event *ev);
-/* As ttc__pjrt_await, but TTC_CANCELLED when interrupted: only where nothing is lost when the caller goes. */
-ttc_status ttc__pjrt_await_or_stop(const pjrt_plugin *p, PJRT_Event *ev, ttc_error *err);
 /* Wait for ev and destroy it. */
 ttc_status ttc__pjrt_await(const pjrt_plugin *p, PJRT_Event *ev, ttc_error *err);
 bool ttc__pjrt_is_libtpu(const pjrt_plugin *p); /* by its file's name */

@@ -1,18 +1,8 @@
 /* Events: asking, waiting, being told. */
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "base/lock.h"
 #include "base/log.h"
 #include "pjrt/call.h"
-
-static bool (*_Atomic interrupt_check)(void);
-
-void pjrt_set_interrupt_check(bool (*fn)(void)) {
-  atomic_store(&interrupt_check, fn);
-}
 
 static void destroy(const pjrt_plugin *p, PJRT_Event *ev) {
   PJRT_DESTROY(p, PJRT_Event_Destroy, event, ev);
@@ -80,77 +70,6 @@ void pjrt_event_then(pjrt_client *c, pjrt_event *ev, bool own, void (*fn)(void *
   if (own) {
     pjrt_event_free(c, ev);
   }
-}
-
-/* ---- waiting in pieces */
-
-typedef struct sleeper { /* shared by the one who waits and the one who tells; the last frees it */
-  atomic_int refs;
-  pthread_mutex_t mutex;
-  pthread_cond_t cond;
-  bool told;
-} sleeper;
-
-static void let_go(sleeper *s) {
-  if (atomic_fetch_sub(&s->refs, 1) == 1) {
-    pthread_cond_destroy(&s->cond);
-    pthread_mutex_destroy(&s->mutex);
-    free(s);
-  }
-}
-
-static void wake(void *ctx) {
-  sleeper *s = ctx;
-  pthread_mutex_lock(&s->mutex);
-  s->told = true;
-  pthread_cond_signal(&s->cond);
-  pthread_mutex_unlock(&s->mutex);
-  let_go(s);
-}
-
-/* A tenth of a second at most. */
-static bool doze(sleeper *s) {
-  int64_t until_ns = ttc__now_ns() + 100000000;
-  struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
-  pthread_mutex_lock(&s->mutex);
-  int rc = 0;
-  while (!s->told && rc == 0) {
-    rc = pthread_cond_timedwait(&s->cond, &s->mutex, &until);
-  }
-  bool told_now = s->told;
-  pthread_mutex_unlock(&s->mutex);
-  return told_now;
-}
-
-/* False if interrupted. The check may wait for the interpreter's lock, so it is made outside the mutex. */
-static bool wait_in_pieces(const pjrt_plugin *p, PJRT_Event *ev, bool (*stop)(void)) {
-  sleeper *s = calloc(1, sizeof *s);
-  if (s == NULL) {
-    return true; /* the plugin's own wait has to do */
-  }
-  atomic_init(&s->refs, 2);
-  pthread_mutex_init(&s->mutex, NULL);
-  ttc__cond_init(&s->cond);
-  bool done = false, stopped = false;
-  if (!listen(p, ev, false, wake, s)) {
-    let_go(s);
-    done = true;
-  }
-  while (!done && !stopped) {
-    done = doze(s);
-    stopped = !done && stop();
-  }
-  let_go(s);
-  return !stopped;
-}
-
-ttc_status ttc__pjrt_await_or_stop(const pjrt_plugin *p, PJRT_Event *ev, ttc_error *err) {
-  bool (*stop)(void) = atomic_load_explicit(&interrupt_check, memory_order_relaxed);
-  if (stop != NULL && !ttc__pjrt_done(p, ev) && !wait_in_pieces(p, ev, stop)) {
-    destroy(p, ev);
-    return TTC_FAIL(err, TTC_CANCELLED, "interrupted while waiting for the device");
-  }
-  return ttc__pjrt_await(p, ev, err);
 }
 
 /* ---- for src/run. A pjrt_event is never defined: its address is the plugin's PJRT_Event. */

@@ -64,7 +64,7 @@ ttc_status pjrt_buffer_from_host(pjrt_client *c, int device, ttc_dtype d, int nd
 ttc_status pjrt_buffer_new(pjrt_client *c, int device, ttc_dtype d, int ndim, const int64_t *dims, pjrt_buffer **out,
                            ttc_error *err);
 void pjrt_buffer_free(pjrt_client *c, pjrt_buffer *b); /* NULL is fine */
-/* Wait until computed; returns the computation's error if it failed, TTC_CANCELLED if interrupted. blocks */
+/* Wait until computed; returns the computation's error if it failed. blocks */
 ttc_status pjrt_buffer_await(pjrt_client *c, pjrt_buffer *b, ttc_error *err);
 /* Copy [offset, offset+nbyte) of the row-major contents to dst, after waiting. Reads through the pointer where the buffer lies in
  * host memory, else with ToHostBuffer (device layouts are tiled, so a part costs as much as the whole). blocks */
@@ -80,7 +80,5 @@ ttc_status pjrt_event_await(pjrt_client *c, pjrt_event *ev, ttc_error *err);
 void pjrt_event_free(pjrt_client *c, pjrt_event *ev);
 /* fn(ctx) once ev has come, in any thread, perhaps before this returns. own: ev is freed then. Plugins without callbacks block. */
 void pjrt_event_then(pjrt_client *c, pjrt_event *ev, bool own, void (*fn)(void *ctx), void *ctx);
-/* Asked now and then while a call waits: true gives up. Called with whatever locks the waiting caller holds. */
-void pjrt_set_interrupt_check(bool (*fn)(void));
 
 #endif

@@ -26,7 +26,7 @@ static ttc_status check_tensor(ttc_device *dev, const ttc_tensor *t, ttc_error *
   }
   if (t->store->dev != dev) {
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT,
-                    "expected all tensors to be on the same device, but found at least two devices, tpu:%d and tpu:%d", dev->index,
+                    "Expected all tensors to be on the same device, but found at least two devices, tpu:%d and tpu:%d!", dev->index,
                     t->store->dev->index);
   }
   if (t->ndim > TTC_MAX_NDIM) {
@@ -211,9 +211,10 @@ static ttc_plan *look_up(ttc_device *dev, const ttc_call *call, bool *no_memory)
       adopt_shape(call->into[k]);
     }
   }
-  uint64_t salt = (uint64_t)atomic_load_explicit(&ttc__matmul_precision, memory_order_relaxed) |
-                  (uint64_t)atomic_load_explicit(&ttc__option_set, memory_order_relaxed) << 8;
-  *no_memory = !ttc__key_make(&dev->site, call, salt);
+  /* Read once: what define() makes must be what the key says. */
+  dev->precision = atomic_load_explicit(&ttc__matmul_precision, memory_order_relaxed);
+  dev->options = atomic_load_explicit(&ttc__option_set, memory_order_relaxed);
+  *no_memory = !ttc__key_make(&dev->site, call, (uint64_t)dev->precision | (uint64_t)dev->options << 8);
   if (*no_memory) {
     return NULL;
   }
@@ -227,6 +228,15 @@ static ttc_plan *look_up(ttc_device *dev, const ttc_call *call, bool *no_memory)
     plan = NULL;
   }
   return plan;
+}
+
+static ttc_status make_room(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_error *err) {
+  ttc__asked asked = {.op = call->op,
+                      .nout = nout,
+                      .specs = specs,
+                      .into = call->ninto != 0 ? call->into : NULL,
+                      .nbyte = ttc__fresh_nbyte(call, nout, specs)};
+  return ttc__memory_make_room(dev, &asked, err);
 }
 
 void ttc_result_done(ttc_result *res) {
@@ -278,7 +288,6 @@ static ttc_status lower(ttc_device *dev, const ttc_call *call, bool verified, ui
     memcpy(plan->outs, specs, nout * sizeof *specs);
   }
   plan->nout = nout;
-  int precision = atomic_load(&ttc__matmul_precision);
   ttc__lower_in in = {.call = call,
                       .nout = nout,
                       .outs = plan->outs,
@@ -287,11 +296,12 @@ static ttc_status lower(ttc_device *dev, const ttc_call *call, bool verified, ui
                       .slots = site->slots,
                       .for_tpu = dev->for_tpu,
                       .verified = verified,
-                      .precision = (shlo_precision)precision};
+                      .precision = (shlo_precision)dev->precision};
   TTC_TRY(ttc__lower(&in, &plan->low, err));
   for (uint32_t i = 0; i < plan->low.nparam; i++) {
     plan->nnumber += plan->low.params[i].kind == TTC__PARAM_NUMBER || plan->low.params[i].kind == TTC__PARAM_RNG;
   }
+  plan->fresh_nbyte = ttc__fresh_nbyte(call, nout, specs);
   keep_module(plan->low.text);
   return TTC_OK;
 }
@@ -303,7 +313,7 @@ static ttc_plan *plan_new(ttc_device *dev, const ttc_call *call) {
     atomic_init(&plan->state, PLAN_COMPILING);
     plan->dev = dev;
     plan->op = call->op;
-    plan->options = atomic_load_explicit(&ttc__option_set, memory_order_relaxed);
+    plan->options = dev->options;
   }
   return plan;
 }
@@ -358,6 +368,15 @@ ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, 
   TTC_TRY(prepare(dev, call, err));
   TTC_TRY(ttc__queue_reserve(dev, err));
   ttc_plan *plan = look_up(dev, call, &no_memory);
+  if (plan != NULL && !ttc__memory_fits(dev, plan->fresh_nbyte)) {
+    atomic_fetch_add(&plan->refs, 1);
+    ttc__lock_drop(&dev->dispatch);
+    ttc_status room = make_room(dev, call, plan->nout, plan->outs, err);
+    ttc__plan_release(plan);
+    TTC_TRY(room);
+    TTC_TRY(ttc__queue_reserve(dev, err));
+    plan = look_up(dev, call, &no_memory);
+  }
   ttc_status st = TTC_NOT_FOUND;
   if (no_memory) {
     st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
@@ -372,6 +391,9 @@ ttc_status ttc_call_define(ttc_device *dev, const ttc_call *call, uint32_t nout,
                            ttc_error *err) {
   bool no_memory;
   TTC_TRY(prepare(dev, call, err));
+  if (!ttc__memory_fits(dev, ttc__fresh_nbyte(call, nout, specs))) {
+    TTC_TRY(make_room(dev, call, nout, specs, err));
+  }
   TTC_TRY(ttc__queue_reserve(dev, err));
   ttc_status st = TTC_OK;
   ttc_plan *old = ttc__plans_evict(dev);

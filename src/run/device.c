@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "run/run.h"
 
 #define MAX_DEVICES 64
+enum { THREADS_OF_A_CLIENT = 12 };
 
 static ttc__lock open_lock = TTC__LOCK_INIT(TTC__RANK_OPEN);
 static ttc_device *devices[MAX_DEVICES];
@@ -30,6 +32,10 @@ void ttc_set_matmul_precision(int level) {
 static _Thread_local bool own_thread;
 void ttc__never_interrupt(void) {
   own_thread = true;
+}
+
+bool ttc__own_thread(void) {
+  return own_thread;
 }
 
 bool ttc__interrupted(void) {
@@ -73,13 +79,34 @@ static ttc_status discover(ttc_error *err) {
   return pjrt_discover(search_path, &choice, err);
 }
 
-static int wanted_devices(void) {
-  if (choice.source == PJRT_FROM_LIBTPU && choice.ntpu > 0) {
-    return choice.ntpu;
-  }
+static bool simulating(void) {
+  const char *slash = strrchr(choice.path, '/');
+  bool libtpu = choice.source == PJRT_FROM_LIBTPU || strncmp(slash != NULL ? slash + 1 : choice.path, "libtpu", 6) == 0;
+  return !libtpu || choice.ntpu == 0;
+}
+
+/* The chips there are, or as many as TORCH_TPU_SIM_DEVICES says. Open lock held, the plugin chosen. */
+static ttc_status wanted_devices(int *out, ttc_error *err) {
   const char *sim = getenv("TORCH_TPU_SIM_DEVICES");
-  int n = sim != NULL ? atoi(sim) : 1;
-  return n < 1 ? 1 : (n > MAX_DEVICES ? MAX_DEVICES : n);
+  if (!simulating() || sim == NULL || sim[0] == '\0') {
+    *out = simulating() ? 1 : choice.ntpu;
+    return TTC_OK;
+  }
+  char *end;
+  long n = strtol(sim, &end, 10);
+  if (*end != '\0' || n < 1 || n > MAX_DEVICES) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT,
+                    "TORCH_TPU_SIM_DEVICES=%.40s: expected the number of tpu devices to simulate, 1 to %d", sim, MAX_DEVICES);
+  }
+  *out = (int)n;
+  return TTC_OK;
+}
+
+/* Open lock held, the client made. A simulator that does not heed how many were asked for makes more than that. */
+static int client_devices(void) {
+  ttc_error ignored;
+  int n = pjrt_client_ndevice(shared_client), wanted = n;
+  return simulating() && wanted_devices(&wanted, &ignored) == TTC_OK && wanted < n ? wanted : n;
 }
 
 int ttc_device_count(void) {
@@ -90,9 +117,9 @@ int ttc_device_count(void) {
   }
   ttc__lock_take(&open_lock);
   if (shared_client != NULL) {
-    n = pjrt_client_ndevice(shared_client);
-  } else if (discover(&err) == TTC_OK) {
-    n = wanted_devices();
+    n = client_devices();
+  } else if (discover(&err) != TTC_OK || wanted_devices(&n, &err) != TTC_OK) {
+    n = 0; /* ttc_device_open says why */
   }
   ttc__lock_drop(&open_lock);
   return n;
@@ -117,10 +144,16 @@ static ttc_status open_client(ttc_error *err) {
   if (shared_client != NULL) {
     return TTC_OK;
   }
+  int n = 0;
   TTC_TRY(discover(err));
+  TTC_TRY(wanted_devices(&n, err));
   TTC_TRY(pjrt_plugin_load(choice.path, &shared_plugin, err));
-  TTC_TRY(pjrt_client_new(shared_plugin, wanted_devices(), &shared_client, err));
-  pjrt_set_interrupt_check(ttc__interrupted);
+  if (!ttc__threads_to_be_had(THREADS_OF_A_CLIENT)) {
+    return TTC_FAIL(err, TTC_UNAVAILABLE,
+                    "%d threads could not be started, which the device needs: too many threads (ulimit -u) or too little memory",
+                    THREADS_OF_A_CLIENT);
+  }
+  TTC_TRY(pjrt_client_new(shared_plugin, n, &shared_client, err));
   pthread_atfork(NULL, NULL, in_child);
   return TTC_OK;
 }
@@ -153,10 +186,10 @@ static void free_parts(ttc_device *dev) {
 
 static ttc_status make_device(int index, ttc_device **out, ttc_error *err) {
   TTC_TRY(open_client(err));
-  int n = pjrt_client_ndevice(shared_client);
+  int n = client_devices();
   if (index < 0 || index >= n) {
-    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "tpu:%d does not exist: this process has %d tpu device%s, numbered from 0", index, n,
-                    n == 1 ? "" : "s");
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "invalid device ordinal: tpu:%d does not exist, this process has %d tpu device%s",
+                    index, n, n == 1 ? "" : "s");
   }
   ttc_device *dev = calloc(1, sizeof *dev);
   if (dev == NULL) {
@@ -185,8 +218,13 @@ static ttc_status make_device(int index, ttc_device **out, ttc_error *err) {
   if (dev->info.simulated) {
     tune_malloc();
   }
-  if (dev->info.memory_limit_nbyte == 0) {
-    dev->info.memory_limit_nbyte = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  if (dev->info.memory_limit_nbyte == 0 || (dev->info.simulated && dev->info.memory_limit_nbyte > ttc__machine_nbyte())) {
+    dev->info.memory_limit_nbyte = ttc__machine_nbyte();
+  }
+  st = ttc__memory_init(dev, err);
+  if (st != TTC_OK) {
+    free_parts(dev);
+    return st;
   }
   /* Without a thread for it, work still runs whenever a result is read. */
   dev->launcher_started = pthread_create(&dev->launcher, NULL, ttc__launcher_main, dev) == 0;
@@ -211,6 +249,30 @@ ttc_status ttc_device_open(int index, ttc_device **out, ttc_error *err) {
   return st;
 }
 
+int ttc_device_index(const ttc_device *dev) {
+  return dev->index;
+}
+
+ttc_device *ttc_store_find(const void *p) {
+  ttc_device *found = NULL;
+  for (int i = 0; i < MAX_DEVICES && found == NULL && !ttc__forked(); i++) {
+    ttc__lock_take(&open_lock);
+    ttc_device *dev = devices[i];
+    ttc__lock_drop(&open_lock);
+    ttc_error ignored;
+    if (dev == NULL || ttc__usable(dev, &ignored) != TTC_OK || ttc__launch_all(dev, &ignored) != TTC_OK) {
+      continue;
+    }
+    ttc__lock_take(&dev->store_lock);
+    for (const ttc_store *s = dev->live; s != NULL && found == NULL; s = s->next) {
+      found = s == p ? dev : NULL;
+    }
+    ttc__lock_drop(&dev->store_lock);
+    ttc__lock_drop(&dev->launch);
+  }
+  return found;
+}
+
 void ttc_device_get_info(ttc_device *dev, ttc_device_info *out) {
   *out = dev->info;
 }
@@ -233,6 +295,7 @@ void ttc_device_get_stats(ttc_device *dev, ttc_stats *out) {
                      .cache_errors = c.errors,
                      .live_nbyte = atomic_load(&dev->live_nbyte),
                      .peak_nbyte = atomic_load(&dev->peak_nbyte),
+                     .limit_nbyte = atomic_load(&dev->limit_nbyte),
                      .live_nbuffer = atomic_load(&dev->live_nbuffer),
                      .peak_nbuffer = atomic_load(&dev->peak_nbuffer),
                      .made_nbyte = atomic_load(&dev->made_nbyte) - atomic_load(&dev->reset_nbyte),

@@ -269,35 +269,42 @@ void ttc__event_launch(ttc_device *dev, ttc_event *ev) {
   count_down(ev);
 }
 
-/* Sleep until ev is reached. */
+/* Until ev is reached, or for a tenth of a second. */
+static void sleep_a_piece(ttc_event *ev) {
+  int64_t until_ns = ttc__now_ns() + 100000000;
+  struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
+  int rc = 0;
+  pthread_mutex_lock(&ev->mutex);
+  while (!reached(ev) && rc == 0) {
+    rc = pthread_cond_timedwait(&ev->cond, &ev->mutex, &until);
+  }
+  pthread_mutex_unlock(&ev->mutex);
+}
+
+/* Sleep until ev is reached. No lock held. */
 static ttc_status sleep_until(ttc_event *ev, ttc_error *err) {
   while (!reached(ev)) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += 100000000;
-    if (until.tv_nsec >= 1000000000) {
-      until.tv_nsec -= 1000000000;
-      until.tv_sec++;
+    sleep_a_piece(ev);
+    if (!reached(ev)) {
+      TTC_TRY(ttc__usable(ev->dev, err));
     }
-    pthread_mutex_lock(&ev->mutex);
-    int rc = 0;
-    while (!reached(ev) && rc == 0) {
-      rc = pthread_cond_timedwait(&ev->cond, &ev->mutex, &until);
-    }
-    pthread_mutex_unlock(&ev->mutex);
-    if (!reached(ev) && (atomic_load(&ev->dev->stop) || ttc__interrupted())) {
+    if (!reached(ev) && ttc__interrupted()) {
       return TTC_FAIL(err, TTC_CANCELLED, "interrupted while waiting for the device");
     }
   }
   return TTC_OK;
 }
 
+/* With the launch lock held no handler of a signal may run, so a reader gives up after a piece of sleep, to come again. */
 ttc_status ttc__event_block(ttc_event *ev, ttc_error *err) {
-  ttc_status st = sleep_until(ev, err);
-  if (st == TTC_OK) {
-    ttc_event_release(ev);
+  do {
+    sleep_a_piece(ev);
+  } while (!reached(ev) && ttc__own_thread() && !atomic_load(&ev->dev->stop));
+  if (!reached(ev)) {
+    return TTC_FAIL(err, TTC_CANCELLED, "another device's work is still to come");
   }
-  return st;
+  ttc_event_release(ev);
+  return TTC_OK;
 }
 
 ttc_status ttc_event_order(ttc_device *dev, ttc_event *ev, ttc_error *err) {
@@ -311,10 +318,9 @@ ttc_status ttc_event_order(ttc_device *dev, ttc_event *ev, ttc_error *err) {
 
 /* All that is queued is launched; false when given up. */
 static ttc_status launch_all(ttc_device *dev, ttc_error *err) {
-  TTC_TRY(ttc__launch_take(dev, err));
-  ttc_status st = ttc__drain(dev, err);
+  TTC_TRY(ttc__launch_all(dev, err));
   ttc__lock_drop(&dev->launch);
-  return st;
+  return TTC_OK;
 }
 
 ttc_status ttc_device_flush(ttc_device *dev, ttc_error *err) {
@@ -388,28 +394,68 @@ ttc_status ttc_device_query(ttc_device *dev, bool *idle, ttc_error *err) {
   return TTC_OK;
 }
 
-static ttc_status finish(ttc_device *dev, bool late, ttc_error *err) {
+/* Launch lock held. An event for what `visit` finds unfinished; NULL when there is nothing to wait for, or no memory. */
+static ttc_event *event_of_launched(ttc_device *dev) {
+  ttc_error ignored;
+  ttc_event *ev = NULL;
+  if (visit_results(dev, NULL) != 0 && new_event(dev, &ev, &ignored) == TTC_OK) {
+    atomic_fetch_add(&ev->refs, 1);
+    ttc__event_launch(dev, ev);
+  }
+  return ev;
+}
+
+ttc_status ttc__compute_all(ttc_device *dev, ttc_error *err) {
+  for (bool last = false; !last;) {
+    TTC_TRY(ttc__launch_all(dev, err));
+    ttc_event *ev = event_of_launched(dev);
+    last = ev != NULL || visit_results(dev, NULL) == 0;
+    ttc__lock_drop(&dev->launch); /* others may launch while this thread sleeps */
+    if (ev != NULL) {
+      ttc_status st = sleep_until(ev, err);
+      ttc_event_release(ev);
+      TTC_TRY(st);
+    }
+  }
+  return TTC_OK;
+}
+
+void ttc__compute_launched(ttc_device *dev) {
+  ttc_event *ev = event_of_launched(dev);
+  while (ev != NULL && !reached(ev)) {
+    sleep_a_piece(ev);
+  }
+  ttc_event_release(ev);
+  visit_results(dev, NULL);
+}
+
+ttc_status ttc__compute_store(ttc_store *s, bool *settled, ttc_error *err) {
+  ttc_device *dev = s->dev;
+  ttc_error ignored;
+  pjrt_event *of;
   ttc_event *ev;
+  *settled = true; /* what goes wrong in asking, the read meets again */
+  if (s->poison != NULL || s->buf == NULL || s->awaited || pjrt_buffer_event(dev->client, s->buf, &of, &ignored) != TTC_OK) {
+    return TTC_OK;
+  }
+  if (pjrt_event_done(dev->client, of) || new_event(dev, &ev, &ignored) != TTC_OK) {
+    pjrt_event_free(dev->client, of);
+    return TTC_OK;
+  }
+  *settled = false;
+  await_with(ev, dev->client, of, true);
+  count_down(ev);
+  ttc__lock_drop(&dev->launch);
+  ttc_status st = sleep_until(ev, err);
+  ttc_event_release(ev);
+  return st;
+}
+
+static ttc_status finish(ttc_device *dev, bool late, ttc_error *err) {
   err->op[0] = '\0';
   TTC_TRY(ttc__usable(dev, err));
-  TTC_TRY(ttc__launch_take(dev, err));
-  ttc_status st = ttc__drain(dev, err);
-  if (st == TTC_OK && visit_results(dev, NULL) == 0) {
-    st = told(dev, late, err);
-    ttc__lock_drop(&dev->launch);
-    return st;
-  }
-  st = st == TTC_OK ? new_event(dev, &ev, err) : st;
-  if (st != TTC_OK) {
-    ttc__lock_drop(&dev->launch);
-    return st;
-  }
-  atomic_fetch_add(&ev->refs, 1);
-  ttc__event_launch(dev, ev);
-  ttc__lock_drop(&dev->launch); /* others may launch while this thread sleeps */
-  st = sleep_until(ev, err);
-  ttc_event_release(ev);
-  return st == TTC_OK ? report(dev, late, err) : st;
+  TTC_TRY(ttc__compute_all(dev, err));
+  return report(dev, late, err);
 }
 
 ttc_status ttc_device_synchronize(ttc_device *dev, ttc_error *err) {

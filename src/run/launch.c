@@ -211,6 +211,30 @@ static bool reserve_scratch(ttc_device *dev, uint32_t n) {
   return true;
 }
 
+static void free_leftovers(ttc_device *dev, leftovers *left) {
+  for (uint32_t i = 0; i < left->n; i++) {
+    pjrt_buffer_free(dev->client, left->bufs[i]);
+  }
+  left->n = 0;
+}
+
+/* Once more after everything that can be given back was. The error stays the first one's. */
+static ttc_status retry(ttc_device *dev, record *r, pjrt_buffer **args, pjrt_buffer **outs, leftovers *left, ttc__poison **poison,
+                        ttc_error *err) {
+  ttc_error again = {0};
+  free_leftovers(dev, left);
+  ttc__memory_reclaim_launching(dev);
+  ttc_status st = resolve(dev, r, args, left, poison, &again);
+  if (st == TTC_OK) {
+    st = pjrt_execute(r->plan->exe, args, r->plan->low.nparam, NULL, 0, outs, &again);
+  }
+  if (st != TTC_OK && *poison == NULL) {
+    ttc__memory_explain(dev, err);
+    return TTC_RESOURCE_EXHAUSTED;
+  }
+  return st;
+}
+
 static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
   ttc_plan *plan = r->plan;
   TTC_TRY(ttc__plan_wait(plan, err));
@@ -233,6 +257,9 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
   if (st == TTC_OK) {
     st = pjrt_execute(plan->exe, args, plan->low.nparam, NULL, 0, outs, err);
   }
+  if (st == TTC_RESOURCE_EXHAUSTED && poison == NULL) {
+    st = retry(dev, r, args, outs, &left, &poison, err);
+  }
   if (st == TTC_OK) {
     place_results(dev, r, outs);
   } else {
@@ -243,9 +270,7 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
       fail(dev, r, err);
     }
   }
-  for (uint32_t i = 0; i < left.n; i++) {
-    pjrt_buffer_free(dev->client, left.bufs[i]);
-  }
+  free_leftovers(dev, &left);
   return TTC_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "run/run.h"
 
 #define INLINE_NELEM 1024 /* elements read and written up to which a straight-line program takes microseconds */
@@ -38,13 +39,18 @@ static void finish(ttc_plan *plan, pjrt_exe *exe, const ttc_error *err) {
   plan->low.text = NULL;
 }
 
+static const char no_threads[] = "no thread could be started to compile in: too many threads (ulimit -u) or too little memory";
+enum { THREADS_OF_A_COMPILE = 3 }; /* that XLA starts */
+
 static void compile(ttc_plan *plan) {
   ttc_error err = {0};
   pjrt_exe *exe = NULL;
   const ttc_op_row *row = ttc__op_row(plan->op);
   snprintf(err.op, sizeof err.op, "%s", row != NULL ? row->name : "?");
-  if (ttc__cache_get(plan->dev->cache, plan->dev->index, plan->low.text, plan->low.text_nbyte, ttc__options(plan->options), &exe,
-                     &err) != TTC_OK) {
+  if (!ttc__threads_to_be_had(THREADS_OF_A_COMPILE)) {
+    (void)TTC_FAIL(&err, TTC_UNAVAILABLE, "%s", no_threads);
+  } else if (ttc__cache_get(plan->dev->cache, plan->dev->index, plan->low.text, plan->low.text_nbyte, ttc__options(plan->options),
+                            &exe, &err) != TTC_OK) {
     ttc__log(TTC__LOG_DEBUG, "compiling %s failed: %s\n%s", err.op, err.message, plan->low.text);
     exe = NULL;
   }
@@ -107,7 +113,7 @@ void ttc__pool_submit(ttc_device *dev, ttc_plan *plan) {
   ttc__lock_drop(&dev->pool_lock);
   if (alone) { /* no thread to be had: fail the plan rather than hang its readers */
     ttc_error err = {0};
-    (void)TTC_FAIL(&err, TTC_RESOURCE_EXHAUSTED, "no thread could be started to compile in");
+    (void)TTC_FAIL(&err, TTC_UNAVAILABLE, "%s", no_threads);
     finish(plan, NULL, &err);
   }
 }
@@ -132,11 +138,10 @@ ttc_status ttc__plan_wait(ttc_plan *plan, ttc_error *err) {
     if (atomic_load(&plan->state) != PLAN_COMPILING) {
       break;
     }
-    ttc__lock_drop(&dev->plan_lock); /* the check may wait for an interpreter's lock */
-    if (atomic_load(&dev->stop) || ttc__interrupted()) {
-      return TTC_FAIL(err, TTC_CANCELLED, "interrupted while a program was being compiled");
+    if (atomic_load(&dev->stop) || !ttc__own_thread()) {
+      ttc__lock_drop(&dev->plan_lock);
+      return TTC_FAIL(err, TTC_CANCELLED, "a program is still being compiled");
     }
-    ttc__lock_take(&dev->plan_lock);
   }
   ttc__lock_drop(&dev->plan_lock);
   return TTC_OK;

@@ -29,10 +29,9 @@ static ttc_status wait_for_room(ttc_device *dev, ttc_error *err) {
   int64_t t0 = ttc__now_ns();
   ttc_status st = TTC_OK;
   if (!dev->launcher_started) {
-    TTC_TRY(ttc__launch_take(dev, err));
-    st = ttc__drain(dev, err);
+    TTC_TRY(ttc__launch_all(dev, err));
     ttc__lock_drop(&dev->launch);
-    return st;
+    return TTC_OK;
   }
   wake_launcher(dev);
   pthread_mutex_lock(&dev->wake_mutex);
@@ -40,7 +39,9 @@ static ttc_status wait_for_room(ttc_device *dev, ttc_error *err) {
   while (queued(dev) > QUEUE_HIGH / 2 && !atomic_load(&dev->stop)) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += 1;
+    until.tv_nsec += 100000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
     if (pthread_cond_timedwait(&dev->room, &dev->wake_mutex, &until) != ETIMEDOUT) {
       continue;
     }
@@ -129,6 +130,20 @@ ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
     ttc__weed_dropped(dev);
   }
   return TTC_OK;
+}
+
+ttc_status ttc__launch_all(ttc_device *dev, ttc_error *err) {
+  for (;;) {
+    TTC_TRY(ttc__launch_take(dev, err));
+    if (ttc__drain(dev, err) == TTC_OK) {
+      return TTC_OK;
+    }
+    ttc__lock_drop(&dev->launch);
+    TTC_TRY(ttc__usable(dev, err));
+    if (ttc__interrupted()) {
+      return TTC_FAIL(err, TTC_CANCELLED, "interrupted while a program was being compiled");
+    }
+  }
 }
 
 /* Sleep until `records` are queued, or for at most nap_ns; 0: for good. */

@@ -46,13 +46,14 @@ struct ttc_plan {
   uint32_t options; /* ttc__options */
   uint32_t nout;
   ttc_spec *outs;
-  ttc__base *bases;   /* [slots] what each store holds before the call */
-  ttc__lowered low;   /* text is kept until compiled */
-  uint32_t nnumber;   /* NUMBER and RNG parameters */
-  bool lags;          /* READY: too much work to be done by the time a launch returns */
-  pjrt_exe *exe;      /* READY */
-  ttc__poison *error; /* FAILED */
-  uint64_t last_use;  /* the device's count of calls then, under the dispatch lock */
+  ttc__base *bases;    /* [slots] what each store holds before the call */
+  ttc__lowered low;    /* text is kept until compiled */
+  uint32_t nnumber;    /* NUMBER and RNG parameters */
+  int64_t fresh_nbyte; /* of the fresh results */
+  bool lags;           /* READY: too much work to be done by the time a launch returns */
+  pjrt_exe *exe;       /* READY */
+  ttc__poison *error;  /* FAILED */
+  uint64_t last_use;   /* the device's count of calls then, under the dispatch lock */
   struct ttc_plan *next_job;
   struct ttc_plan *bare; /* the same without the checks of low.verify, once those were seen to be settled often enough */
   uint32_t nsettled;     /* how often; both under the dispatch lock */
@@ -105,6 +106,8 @@ struct ttc_device {
   ttc__lock dispatch;
   ttc__map *plans;
   ttc__site site;
+  int precision;    /* of products, as the key in site has it */
+  uint32_t options; /* ttc__options, likewise */
   _Atomic uint64_t calls;
   _Atomic uint32_t epoch; /* of what is known of stores; a new one begins when a fault was told or a check did not run */
 
@@ -147,8 +150,11 @@ struct ttc_device {
   ttc_event *last_event; /* launched; under the launch lock */
   _Atomic uint32_t ndropped;
   _Atomic int64_t live_nbyte, peak_nbyte, live_nbuffer, peak_nbuffer; /* written under the store lock */
-  _Atomic uint64_t made_nbyte, made_nbuffer;                          /* written under the launch lock */
-  _Atomic uint64_t reset_nbyte, reset_nbuffer;                        /* what these were when last reset */
+  _Atomic int64_t promised_nbyte;              /* of all stores there are, computed or not; without small ones */
+  _Atomic int64_t ceiling_nbyte;               /* promises up to here need no second look (memory.c) */
+  _Atomic int64_t limit_nbyte;                 /* what this device's stores may hold together */
+  _Atomic uint64_t made_nbyte, made_nbuffer;   /* written under the launch lock */
+  _Atomic uint64_t reset_nbyte, reset_nbuffer; /* what these were when last reset */
   _Atomic uint64_t queue_wait_ns;
 };
 
@@ -158,6 +164,7 @@ ttc_status ttc__usable(ttc_device *dev, ttc_error *err);
 /* Should a waiting thread give up (Ctrl-C)? Never in threads of our own. */
 bool ttc__interrupted(void);
 void ttc__never_interrupt(void); /* this thread is our own */
+bool ttc__own_thread(void);
 /* In a child forked after opening: no plugin call may be made, and no lock be taken, for its holder may not exist here. */
 bool ttc__forked(void);
 extern atomic_int ttc__matmul_precision;
@@ -167,6 +174,32 @@ extern atomic_uint ttc__option_set;            /* the list of compiler options t
 const char *const *ttc__options(uint32_t set); /* "name=value", NULL terminated; NULL: none */
 ttc_status ttc__options_from_environment(ttc_device *dev, ttc_error *err); /* becomes list 0. blocks */
 
+/* ---- memory.c */
+#define PROMISED_FROM 4096        /* bytes: smaller stores are not summed */
+#define LOOKED_AT_FROM (64 << 20) /* larger ones are always given a second look */
+
+/* May so many bytes be asked for without a second look? */
+static inline bool ttc__memory_fits(ttc_device *dev, int64_t nbyte) {
+  return nbyte < PROMISED_FROM ||
+         (nbyte < LOOKED_AT_FROM && atomic_load_explicit(&dev->promised_nbyte, memory_order_relaxed) + nbyte <=
+                                        atomic_load_explicit(&dev->ceiling_nbyte, memory_order_relaxed));
+}
+typedef struct ttc__asked { /* for the error's words; into as in ttc_call */
+  uint32_t op, nout;
+  const ttc_spec *specs;
+  const ttc_tensor *const *into;
+  int64_t nbyte;
+} ttc__asked;
+/* The second look; if need be everything in flight is waited for first. TTC_RESOURCE_EXHAUSTED says what was asked for and who
+ * holds the memory. No lock held. blocks */
+ttc_status ttc__memory_make_room(ttc_device *dev, const ttc__asked *asked, ttc_error *err);
+int64_t ttc__fresh_nbyte(const ttc_call *call, uint32_t nout, const ttc_spec *specs); /* of results without a target */
+/* A launch found no memory: wait for what runs and give back what is kept for speed. Launch lock held. blocks */
+void ttc__memory_reclaim_launching(ttc_device *dev);
+void ttc__memory_explain(ttc_device *dev, ttc_error *err); /* say who holds it. Launch lock held */
+int64_t ttc__machine_nbyte(void);
+ttc_status ttc__memory_init(ttc_device *dev, ttc_error *err);
+
 /* ---- evict.c */
 /* Above a number of plans, take the quarter longest unused out of the table; the caller releases the list (next_job) once it has
  * dropped the dispatch lock, which is held here. */
@@ -174,6 +207,11 @@ ttc_plan *ttc__plans_evict(ttc_device *dev);
 
 /* ---- store.c */
 /* locked: the dispatch lock is held. */
+static inline void ttc__promise(ttc_device *dev, size_t nbyte, int sign) {
+  if (nbyte >= PROMISED_FROM) {
+    atomic_fetch_add_explicit(&dev->promised_nbyte, sign * (int64_t)nbyte, memory_order_relaxed);
+  }
+}
 ttc_status ttc__store_make(ttc_device *dev, bool locked, const ttc__base *base, size_t nbyte, ttc_store **out, ttc_error *err);
 /* Launch lock held. Takes buf; clears poison. */
 void ttc__store_set(ttc_store *s, pjrt_buffer *buf, const ttc__base *base, uint32_t writer);
@@ -192,8 +230,11 @@ record *ttc__queue_slot(ttc_device *dev); /* dispatch lock held, after a reserve
 void ttc__queue_publish(ttc_device *dev); /* dispatch lock held */
 /* Take the launch lock, giving up when interrupted. */
 ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err);
-/* Launch all that is queued now. Launch lock held. */
+/* Launch all that is queued now. Launch lock held. TTC_CANCELLED: a program is still being compiled (see ttc__plan_wait). */
 ttc_status ttc__drain(ttc_device *dev, ttc_error *err);
+/* The same, taking the launch lock, which is held on TTC_OK only. Ctrl-C is looked for while no lock is held: its handlers may use
+ * the device. blocks */
+ttc_status ttc__launch_all(ttc_device *dev, ttc_error *err);
 void *ttc__launcher_main(void *dev);
 
 /* Have the launch thread take notice at once. */
@@ -207,6 +248,13 @@ void ttc__event_launch(ttc_device *dev, ttc_event *ev);     /* the queue has com
 ttc_status ttc__event_block(ttc_event *ev, ttc_error *err); /* nothing more is launched before ev. Takes it, unless cancelled */
 /* As ttc_device_synchronize, after each call of a thread in Debug mode: what is wrong is that call's doing. blocks */
 ttc_status ttc__settle(ttc_device *dev, ttc_error *err);
+/* Everything called so far is launched and its results are computed; their errors are noted. No lock is held before or after.
+ * blocks
+ */
+ttc_status ttc__compute_all(ttc_device *dev, ttc_error *err);
+void ttc__compute_launched(ttc_device *dev); /* what is launched is computed. Launch lock held throughout. blocks */
+/* Launch lock held. *settled: s's contents are there, lost or none. Else they were waited for, and the launch lock was dropped. */
+ttc_status ttc__compute_store(ttc_store *s, bool *settled, ttc_error *err);
 
 /* ---- launch.c */
 ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err); /* only TTC_CANCELLED is returned; failures poison */
@@ -221,7 +269,8 @@ ttc_status ttc__report_fault(ttc_device *dev, bool late, ttc_error *err);
 /* ---- pool.c */
 void ttc__pool_submit(ttc_device *dev, ttc_plan *plan); /* takes a reference of its own */
 void ttc__pool_stop(ttc_device *dev);
-/* Wait until the plan is compiled. TTC_CANCELLED if interrupted. */
+/* Wait until the plan is compiled. Other threads than our own give up after a while, with TTC_CANCELLED, so that whoever holds the
+ * launch lock can drop it and look for Ctrl-C. */
 ttc_status ttc__plan_wait(ttc_plan *plan, ttc_error *err);
 void ttc__plan_release(ttc_plan *plan);
 

@@ -78,6 +78,7 @@ ttc_status ttc__store_make(ttc_device *dev, bool locked, const ttc__base *base, 
   s->lags = false;
   s->next = NULL;
   s->prev = NULL;
+  ttc__promise(dev, nbyte, 1);
   *out = s;
   return TTC_OK;
 }
@@ -93,6 +94,10 @@ ttc_status ttc_store_new(ttc_device *dev, size_t nbyte, const ttc_spec *spec, tt
   }
   if (spec == NULL || !ttc__base_of_spec(spec, &base) || ttc__base_nbyte(&base) != nbyte) {
     ttc__base_flat(&base, spec != NULL ? spec->dtype : TTC_U8, nbyte);
+  }
+  if (!ttc__memory_fits(dev, (int64_t)nbyte)) {
+    ttc__asked asked = {.op = UINT32_MAX, .nout = spec != NULL ? 1 : 0, .specs = spec, .nbyte = (int64_t)nbyte};
+    TTC_TRY(ttc__memory_make_room(dev, &asked, err));
   }
   return ttc__store_make(dev, false, &base, nbyte, out, err);
 }
@@ -158,6 +163,7 @@ void ttc__store_clear(ttc_store *s) {
 void ttc_store_release(ttc_store *s) {
   if (s != NULL && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) {
     ttc__store_clear(s);
+    ttc__promise(s->dev, s->nbyte, -1);
     recycle(s);
   }
 }

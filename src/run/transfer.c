@@ -95,8 +95,13 @@ ttc_status ttc_copy_from_host(const ttc_tensor *dst, const void *src, size_t nby
   }
   pjrt_buffer *buf;
   if (covers_in_order(dst)) {
-    TTC_TRY(pjrt_buffer_from_host(dev->client, dev->index, spec.dtype, base.ndim, base.dims, src, &buf, err));
-    ttc_status st = enqueue_upload(dst->store, &base, buf, err);
+    ttc_status st = pjrt_buffer_from_host(dev->client, dev->index, spec.dtype, base.ndim, base.dims, src, &buf, err);
+    if (st == TTC_RESOURCE_EXHAUSTED) {
+      TTC_TRY(ttc_device_reclaim(dev, err));
+      st = pjrt_buffer_from_host(dev->client, dev->index, spec.dtype, base.ndim, base.dims, src, &buf, err);
+    }
+    TTC_TRY(st);
+    st = enqueue_upload(dst->store, &base, buf, err);
     if (st != TTC_OK) {
       pjrt_buffer_free(dev->client, buf);
     }
@@ -125,28 +130,39 @@ static void blame_contents(ttc_store *s, ttc_error *err) {
   ttc_error why = {0};
   ttc__poison *p = ttc__poison_by(s->writer, err);
   ttc_status st = pjrt_buffer_await(s->dev->client, s->buf, &why);
-  if (st != TTC_OK && st != TTC_CANCELLED) {
+  if (st != TTC_OK) {
     (void)ttc__poison_claim(p);
     ttc__store_poison(s, p, s->writer);
   }
   ttc__poison_release(p);
 }
 
+/* Everything called so far is launched, and what s holds then is computed. On TTC_OK the launch lock is held. */
+static ttc_status settle(ttc_store *s, ttc_error *err) {
+  for (bool settled = false;;) {
+    TTC_TRY(ttc__launch_all(s->dev, err));
+    TTC_TRY(ttc__compute_store(s, &settled, err));
+    if (settled) {
+      return TTC_OK;
+    }
+  }
+}
+
 static ttc_status read_bytes(ttc_store *s, size_t offset, size_t nbyte, void *dst, ttc_error *err) {
   ttc_device *dev = s->dev;
-  TTC_TRY(ttc__launch_take(dev, err));
-  ttc_status st = ttc__drain(dev, err);
-  if (st == TTC_OK && s->poison != NULL) {
+  TTC_TRY(settle(s, err));
+  ttc_status st = TTC_OK;
+  if (s->poison != NULL) {
     *err = *ttc__poison_error(s->poison);
     st = err->code;
     (void)ttc__poison_claim(s->poison);
-  } else if (st == TTC_OK && s->buf == NULL) {
+  } else if (s->buf == NULL) {
     memset(dst, 0, nbyte); /* undefined contents: nothing was ever written */
-  } else if (st == TTC_OK) {
+  } else {
     st = pjrt_buffer_to_host(dev->client, s->buf, offset, nbyte, dst, err);
     if (st == TTC_OK) {
       s->awaited = true;
-    } else if (st != TTC_CANCELLED) { /* else the reader gave up, and nothing is known of the contents */
+    } else {
       blame_contents(s, err);
     }
   }
@@ -191,12 +207,18 @@ ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err) {
   if (nbyte > (size_t)INT64_MAX / 2) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "a storage of %zu bytes is larger than any device", nbyte);
   }
+  if (nbyte > s->nbyte && !ttc__memory_fits(dev, (int64_t)(nbyte - s->nbyte))) {
+    ttc__asked asked = {.op = UINT32_MAX, .nbyte = (int64_t)(nbyte - s->nbyte)};
+    TTC_TRY(ttc__memory_make_room(dev, &asked, err));
+  }
   TTC_TRY(ttc__queue_reserve(dev, err));
   if (nbyte == s->nbyte) {
     ttc__lock_drop(&dev->dispatch);
     return TTC_OK;
   }
   ttc__base_flat(&s->keyed.base, (ttc_dtype)s->keyed.base.dtype, nbyte);
+  ttc__promise(dev, s->nbyte, -1);
+  ttc__promise(dev, nbyte, 1);
   s->nbyte = nbyte;
   s->verified = 0;
   if (s->used) {

@@ -10,8 +10,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "fake_parse.h"
+
 #define EXPORT __attribute__((visibility("default")))
-enum { MAX_NDIM = 16, MAX_DEVICE = 8, MAX_CALLBACK = 4096 };
+enum { MAX_DEVICE = 8, MAX_CALLBACK = 4096 };
 
 /* clang-format does not settle on a layout for this list. */
 /* clang-format off */
@@ -60,25 +62,12 @@ struct PJRT_Client {
   size_t ndevice;
   char platform[32];
 };
-typedef struct shape {
-  PJRT_Buffer_Type type;
-  size_t ndim, nbyte;
-  int64_t dims[MAX_NDIM];
-  int64_t alias; /* of a parameter: the result that takes its memory, or -1 */
-} shape;
 struct PJRT_Buffer {
   shape is;
   void *data;
   bool deleted;
   PJRT_Device *device;
 };
-typedef struct program {
-  atomic_long refs;
-  char *text;
-  size_t ntext, narg, nout;
-  shape *args, *outs;
-  PJRT_Device *device;
-} program;
 struct PJRT_Executable {
   program *program;
 };
@@ -95,6 +84,7 @@ static atomic_bool held; /* no event has come */
 static pthread_mutex_t held_mutex = PTHREAD_MUTEX_INITIALIZER;
 static PJRT_Event_OnReady_Args callbacks[MAX_CALLBACK];
 static int ncallback;
+static atomic_long starving = FAIL_NONE, nstarved; /* a function that finds no memory the next nstarved times */
 static atomic_long failing = FAIL_NONE, failed = FAIL_NONE, delayed = FAIL_NONE, delay_ms;
 
 /* Zeroed memory of an object that counts as alive until drop(). */
@@ -130,6 +120,9 @@ static PJRT_Error *enter(enum call call, size_t have, size_t need) {
     long ms = atomic_load(&delay_ms);
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
   }
+  if (atomic_load(&starving) == (long)call && atomic_fetch_sub(&nstarved, 1) > 0) {
+    return fault(PJRT_Error_Code_RESOURCE_EXHAUSTED, "made to starve: ", call_names[call]);
+  }
   long which = atomic_load(&failing);
   if ((which == FAIL_ANY || which == (long)call) && atomic_fetch_sub(&fail_countdown, 1) == 1) {
     atomic_store(&failing, FAIL_NONE);
@@ -155,184 +148,6 @@ static PJRT_Error *enter(enum call call, size_t have, size_t need) {
       return fault((code), (message), ""); \
     }                                      \
   } while (0)
-
-/* ---- types and signatures */
-
-static const struct {
-  const char *mlir;
-  PJRT_Buffer_Type type;
-  size_t nbyte;
-} elements[] = {{"i1", PJRT_Buffer_Type_PRED, 1},
-                {"i8", PJRT_Buffer_Type_S8, 1},
-                {"i16", PJRT_Buffer_Type_S16, 2},
-                {"i32", PJRT_Buffer_Type_S32, 4},
-                {"i64", PJRT_Buffer_Type_S64, 8},
-                {"ui8", PJRT_Buffer_Type_U8, 1},
-                {"ui16", PJRT_Buffer_Type_U16, 2},
-                {"ui32", PJRT_Buffer_Type_U32, 4},
-                {"ui64", PJRT_Buffer_Type_U64, 8},
-                {"f16", PJRT_Buffer_Type_F16, 2},
-                {"bf16", PJRT_Buffer_Type_BF16, 2},
-                {"f32", PJRT_Buffer_Type_F32, 4},
-                {"f64", PJRT_Buffer_Type_F64, 8},
-                {"f8E4M3FN", PJRT_Buffer_Type_F8E4M3FN, 1},
-                {"f8E4M3FNUZ", PJRT_Buffer_Type_F8E4M3FNUZ, 1},
-                {"f8E5M2", PJRT_Buffer_Type_F8E5M2, 1},
-                {"f8E5M2FNUZ", PJRT_Buffer_Type_F8E5M2FNUZ, 1},
-                {"f8E8M0FNU", PJRT_Buffer_Type_F8E8M0FNU, 1},
-                {"complex<f32>", PJRT_Buffer_Type_C64, 8},
-                {"complex<f64>", PJRT_Buffer_Type_C128, 16}};
-
-static bool size_up(shape *s, size_t element) {
-  s->nbyte = element;
-  s->alias = -1;
-  for (size_t i = 0; i < s->ndim; i++) {
-    if (s->dims[i] < 0 || __builtin_mul_overflow(s->nbyte, (size_t)s->dims[i], &s->nbyte)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-static bool describe(shape *s, PJRT_Buffer_Type type, const int64_t *dims, size_t ndim) {
-  memset(s, 0, sizeof *s);
-  for (size_t i = 0; i < sizeof elements / sizeof *elements; i++) {
-    if (elements[i].type == type && ndim <= MAX_NDIM) {
-      s->type = type;
-      s->ndim = ndim;
-      for (size_t k = 0; k < ndim; k++) {
-        s->dims[k] = dims[k];
-      }
-      return size_up(s, elements[i].nbyte);
-    }
-  }
-  return false;
-}
-
-/* at "2x3xf32>...", behind "tensor<". The end of the type, or NULL. */
-static const char *read_tensor(const char *at, shape *s) {
-  memset(s, 0, sizeof *s);
-  while (*at >= '0' && *at <= '9') {
-    char *end = NULL;
-    long long dim = strtoll(at, &end, 10);
-    if (*end != 'x' || s->ndim == MAX_NDIM) {
-      return NULL;
-    }
-    s->dims[s->ndim++] = dim;
-    at = end + 1;
-  }
-  for (size_t i = 0; i < sizeof elements / sizeof *elements; i++) {
-    size_t n = strlen(elements[i].mlir);
-    if (strncmp(at, elements[i].mlir, n) == 0 && at[n] == '>') {
-      s->type = elements[i].type;
-      return size_up(s, elements[i].nbyte) ? at + n + 1 : NULL;
-    }
-  }
-  return NULL;
-}
-
-static const char *add_tensor(const char *at, shape **list, size_t *n) {
-  shape *longer = realloc(*list, (*n + 1) * sizeof **list);
-  if (longer == NULL) {
-    abort();
-  }
-  *list = longer;
-  return read_tensor(at, &longer[(*n)++]);
-}
-
-/* All tensor types up to the ')' that closes the list which begins at `at`, with their aliases. Behind it, or NULL. */
-static const char *read_list(const char *at, shape **list, size_t *n) {
-  static const char tensor[] = "tensor<", alias[] = "tf.aliasing_output";
-  for (int depth = 1; at != NULL && *at != '\0';) {
-    if (*at == '"') {
-      at = strchr(at + 1, '"');
-      at = at == NULL ? NULL : at + 1;
-    } else if (strncmp(at, tensor, sizeof tensor - 1) == 0) {
-      at = add_tensor(at + sizeof tensor - 1, list, n);
-    } else if (strncmp(at, alias, sizeof alias - 1) == 0 && *n > 0) {
-      at += sizeof alias - 1;
-      at += strcspn(at, "0123456789");
-      (*list)[*n - 1].alias = strtoll(at, NULL, 10);
-    } else {
-      depth += (*at == '(') - (*at == ')');
-      at++;
-      if (depth == 0) {
-        return at;
-      }
-    }
-  }
-  return NULL;
-}
-
-static bool read_signature(program *p) {
-  const char *at = strstr(p->text, "@main(");
-  at = at == NULL ? NULL : read_list(at + 6, &p->args, &p->narg);
-  if (at == NULL) {
-    return false;
-  }
-  at += strspn(at, " \n");
-  if (strncmp(at, "->", 2) == 0) {
-    at += 2;
-    at += strspn(at, " \n");
-    at = *at == '('                       ? read_list(at + 1, &p->outs, &p->nout)
-         : strncmp(at, "tensor<", 7) == 0 ? add_tensor(at + 7, &p->outs, &p->nout)
-                                          : NULL;
-  }
-  for (size_t i = 0; at != NULL && i < p->narg; i++) {
-    int64_t k = p->args[i].alias;
-    if (k >= 0 && ((size_t)k >= p->nout || p->outs[k].nbyte != p->args[i].nbyte)) {
-      return false;
-    }
-  }
-  return at != NULL;
-}
-
-/* ---- CompileOptionsProto, as far as it matters here */
-
-static uint64_t read_varint(const unsigned char **at, const unsigned char *end) {
-  uint64_t v = 0;
-  for (int shift = 0; *at < end && shift < 64; shift += 7) {
-    unsigned char byte = *(*at)++;
-    v |= (uint64_t)(byte & 0x7f) << shift;
-    if (byte < 0x80) {
-      break;
-    }
-  }
-  return v;
-}
-
-/* The first field of that number in [at, end): an integer, or the bytes [*at, *end). false if absent. */
-static bool read_field(const unsigned char **at, const unsigned char **end, unsigned number, uint64_t *value) {
-  const unsigned char *p = *at;
-  while (p < *end) {
-    uint64_t tag = read_varint(&p, *end), v = read_varint(&p, *end);
-    bool bytes = (tag & 7) == 2;
-    if (bytes && v > (uint64_t)(*end - p)) {
-      return false;
-    }
-    if (tag >> 3 == number) {
-      *value = v;
-      if (bytes) {
-        *at = p;
-        *end = p + v;
-      }
-      return true;
-    }
-    p += bytes ? v : 0;
-  }
-  return false;
-}
-
-static bool read_device(const char *options, size_t n, uint64_t *id) {
-  const unsigned char *build = (const unsigned char *)options, *build_end = build + n;
-  uint64_t v = 0, replicas = 0, partitions = 0;
-  if (!read_field(&build, &build_end, 3, &v) || !read_field(&build, &build_end, 4, &replicas) ||
-      !read_field(&build, &build_end, 5, &partitions)) {
-    return false;
-  }
-  return replicas == 1 && partitions == 1 && read_field(&build, &build_end, 9, &v) && read_field(&build, &build_end, 3, &v) &&
-         read_field(&build, &build_end, 1, id);
-}
 
 /* ---- errors (these cannot fail) */
 
@@ -767,6 +582,11 @@ EXPORT void fake_plugin_fail(const char *call, long nth) {
   atomic_store(&failing, call == NULL ? FAIL_NONE : strcmp(call, "any") == 0 ? FAIL_ANY : find_call(call));
 }
 
+EXPORT void fake_plugin_starve(const char *call, long n) {
+  atomic_store(&nstarved, n);
+  atomic_store(&starving, call == NULL ? FAIL_NONE : find_call(call));
+}
+
 EXPORT const char *fake_plugin_failed(void) {
   long which = atomic_load(&failed);
   return which == FAIL_NONE ? NULL : call_names[which];
@@ -778,8 +598,8 @@ EXPORT void fake_plugin_hold(int on) {
   atomic_store(&held, on != 0);
   ncallback -= n;
   pthread_mutex_unlock(&held_mutex);
-  while (n-- > 0) {
-    callbacks[n].callback(NULL, callbacks[n].user_arg);
+  for (int i = 0; i < n; i++) {
+    callbacks[i].callback(NULL, callbacks[i].user_arg);
   }
 }
 

@@ -11,6 +11,8 @@ long fake_plugin_live(void);
 /* Make the nth call (1 is the next) of a PJRT function ("PJRT_Client_Compile", or "any") fail with INTERNAL; NULL: none any more.
  * Functions that free things still free them. */
 void fake_plugin_fail(const char *call, long nth);
+/* The next n calls of that PJRT function find no memory (RESOURCE_EXHAUSTED); NULL: none. */
+void fake_plugin_starve(const char *call, long n);
 /* The call that was made to fail since then, or NULL. */
 const char *fake_plugin_failed(void);
 /* Every call of that PJRT function takes so long from now on; NULL: none. */
@@ -23,6 +25,7 @@ void fake_plugin_hold(int on);
 
 typedef long fake_plugin_live_fn(void);
 typedef void fake_plugin_fail_fn(const char *call, long nth);
+typedef void fake_plugin_starve_fn(const char *call, long n);
 typedef const char *fake_plugin_failed_fn(void);
 typedef void fake_plugin_delay_fn(const char *call, long ms);
 typedef long fake_plugin_count_fn(const char *call);

@@ -16,6 +16,7 @@ import torch
 from torch_tpu.tpu._common import _C, index
 
 OutOfMemoryError = torch.OutOfMemoryError
+"""Raised where a tensor does not fit. Nothing is lost: free some and go on."""
 
 
 def _stats(device: Any) -> dict[str, int]:
@@ -128,7 +129,33 @@ get_memory_info = mem_get_info
 
 
 def empty_cache() -> None:
-    """Does nothing: freed buffers go back to the device at once."""
+    """Wait for all work, then give memory that is only kept for speed back to the system."""
+    if _C.is_open():
+        _C.reclaim()
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    """Let this process's tensors on ``device`` hold at most this part of its memory, as ``torch.cuda``'s function does.
+
+    The variable ``TORCH_TPU_MEMORY_LIMIT`` sets the limit at the start: bytes (``12G``) or a part (``0.5``).
+
+    Args:
+        fraction: 0 to 1.
+        device: as everywhere.
+
+    Raises:
+        ValueError: if ``fraction`` is not between 0 and 1.
+    """
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    i = index(device)
+    _C.set_memory_limit(i, max(1, int(fraction * _C.device_info(i)["memory_limit_bytes"])))
+
+
+def get_per_process_memory_fraction(device: Any = None) -> float:
+    """The part of ``device``'s memory that this process's tensors may hold."""
+    i = index(device)
+    return min(1.0, _C.stats(i)["limit_bytes"] / _C.device_info(i)["memory_limit_bytes"])
 
 
 def ipc_collect() -> None:
