@@ -50,6 +50,7 @@ ttc_status pjrt_buffer_from_host(pjrt_client *c, int device, ttc_dtype d, int nd
   if (args.done_with_host_buffer != NULL) {
     PJRT_DESTROY(c->plugin, PJRT_Event_Destroy, event, args.done_with_host_buffer);
   }
+  TTC_TRY(PJRT_GAVE(c->plugin, PJRT_Client_BufferFromHostBuffer, args.buffer, err));
   *out = (pjrt_buffer *)args.buffer;
   return TTC_OK;
 }
@@ -67,6 +68,9 @@ ttc_status pjrt_buffer_new(pjrt_client *c, int device, ttc_dtype d, int ndim, co
                                                        .shape_element_type = buffer_types[d],
                                                        .device = where};
     ttc_status status = PJRT_CALL(c->plugin, PJRT_Client_CreateUninitializedBuffer, &args, err);
+    if (status == TTC_OK) {
+      status = PJRT_GAVE(c->plugin, PJRT_Client_CreateUninitializedBuffer, args.buffer, err);
+    }
     if (status == TTC_OK) {
       *out = (pjrt_buffer *)args.buffer;
     }
@@ -92,6 +96,7 @@ void pjrt_buffer_free(pjrt_client *c, pjrt_buffer *b) {
 ttc_status pjrt_buffer_await(pjrt_client *c, pjrt_buffer *b, ttc_error *err) {
   PJRT_Buffer_ReadyEvent_Args ready = {.buffer = ttc__pjrt_raw(b)};
   TTC_TRY(PJRT_CALL(c->plugin, PJRT_Buffer_ReadyEvent, &ready, err));
+  TTC_TRY(PJRT_GAVE(c->plugin, PJRT_Buffer_ReadyEvent, ready.event, err));
   return ttc__pjrt_await(c->plugin, ready.event, err);
 }
 
@@ -120,6 +125,7 @@ static ttc_status read_pointer(pjrt_client *c, pjrt_buffer *b, size_t offset, si
   }
   PJRT_Buffer_UnsafePointer_Args at = {.buffer = ttc__pjrt_raw(b)};
   TTC_TRY(PJRT_CALL(c->plugin, PJRT_Buffer_UnsafePointer, &at, err));
+  TTC_TRY(PJRT_GAVE(c->plugin, PJRT_Buffer_UnsafePointer, (const void *)at.buffer_pointer, err)); /* NOLINT */
   memcpy(dst, (const char *)at.buffer_pointer + offset, nbyte); /* NOLINT(performance-no-int-to-ptr): the API's type */
   return TTC_OK;
 }
@@ -144,13 +150,16 @@ static ttc_status read_copy(pjrt_client *c, pjrt_buffer *b, size_t offset, size_
   TTC_TRY(PJRT_CALL(c->plugin, PJRT_Buffer_ToHostBuffer, &copy, err)); /* only asks for the size */
   size_t have = copy.dst_size;
   TTC_TRY(check_range(offset, nbyte, have, err));
-  void *whole = nbyte == have && nbyte > 0 ? dst : malloc(have + 1);
+  void *whole = nbyte == have && nbyte > 0 ? dst : (have < SIZE_MAX ? malloc(have + 1) : NULL);
   if (whole == NULL) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of memory: %zu bytes to read a part of a buffer", have);
   }
   copy.dst = whole;
   copy.event = NULL;
   ttc_status status = PJRT_CALL(c->plugin, PJRT_Buffer_ToHostBuffer, &copy, err);
+  if (status == TTC_OK) {
+    status = PJRT_GAVE(c->plugin, PJRT_Buffer_ToHostBuffer, copy.event, err);
+  }
   if (status == TTC_OK) {
     status = ttc__pjrt_await(c->plugin, copy.event, err);
   }

@@ -26,6 +26,12 @@ ttc_status ttc__pjrt_error(const pjrt_plugin *p, PJRT_Error *e, const char *call
   return status;
 }
 
+ttc_status ttc__pjrt_nothing(const pjrt_plugin *p, const char *call, const char *file, int line, ttc_error *err) {
+  return ttc__fail_at(err, TTC_INTERNAL, file, line,
+                      "%s: the plugin %s (PJRT %d.%d) says it succeeded but gives nothing; use another", call, p->path, p->major,
+                      p->minor);
+}
+
 ttc_status ttc__pjrt_absent(const pjrt_plugin *p, const char *call, const char *file, int line, ttc_error *err) {
   return ttc__fail_at(err, TTC_UNIMPLEMENTED, file, line,
                       "%s: the plugin %s (PJRT %d.%d) does not have this call; use a newer plugin", call, p->path, p->major,

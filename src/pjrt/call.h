@@ -52,6 +52,10 @@ static inline ttc_status ttc__pjrt_result(const pjrt_plugin *p, PJRT_Error *e, c
   return e == NULL ? TTC_OK : ttc__pjrt_error(p, e, call, file, line, err);
 }
 
+/* Plugins' promises are checked where breaking one would crash us: a call that succeeds must hand out what it was asked for. */
+ttc_status ttc__pjrt_nothing(const pjrt_plugin *p, const char *call, const char *file, int line, ttc_error *err);
+#define PJRT_GAVE(p, fn, object, err) ((object) != NULL ? TTC_OK : ttc__pjrt_nothing((p), #fn, __FILE__, __LINE__, (err)))
+
 /* Calls that free things: nobody can act on their errors, so these go to the log. */
 #define PJRT_DESTROY(p, fn, field, object)                       \
   do {                                                           \

@@ -26,6 +26,9 @@ static ttc_status create(const pjrt_plugin *p, int ndevice, PJRT_Client **out, t
     status = PJRT_CALL(p, PJRT_Client_Create, &args, err);
   }
   if (status == TTC_OK) {
+    status = PJRT_GAVE(p, PJRT_Client_Create, args.client, err);
+  }
+  if (status == TTC_OK) {
     *out = args.client;
   }
   return status;
@@ -35,6 +38,8 @@ static void copy_text(char *dst, size_t size, const char *text, size_t n) {
   snprintf(dst, size, "%.*s", (int)(n < size ? n : size), text == NULL ? "" : text);
 }
 
+enum { MOST_DEVICES = 1 << 20 };
+
 /* What every client must be able to say. */
 static ttc_status look(pjrt_client *c, ttc_error *err) {
   PJRT_Client_PlatformName_Args name = {.client = c->client};
@@ -42,11 +47,19 @@ static ttc_status look(pjrt_client *c, ttc_error *err) {
   copy_text(c->platform, sizeof c->platform, name.platform_name, name.platform_name_size);
   PJRT_Client_AddressableDevices_Args devices = {.client = c->client};
   TTC_TRY(PJRT_CALL(c->plugin, PJRT_Client_AddressableDevices, &devices, err));
-  c->devices = devices.addressable_devices;
-  c->ndevice = (int)devices.num_addressable_devices;
-  if (c->ndevice == 0) {
+  size_t n = devices.num_addressable_devices;
+  if (n == 0) {
     return TTC_FAIL(err, TTC_NOT_FOUND, "the plugin %s has no device in this process", c->plugin->path);
   }
+  if (n > MOST_DEVICES) {
+    return TTC_FAIL(err, TTC_INTERNAL, "the plugin %s claims to have %zu devices", c->plugin->path, n);
+  }
+  TTC_TRY(PJRT_GAVE(c->plugin, PJRT_Client_AddressableDevices, devices.addressable_devices, err));
+  for (size_t i = 0; i < n; i++) {
+    TTC_TRY(PJRT_GAVE(c->plugin, PJRT_Client_AddressableDevices, devices.addressable_devices[i], err));
+  }
+  c->devices = devices.addressable_devices;
+  c->ndevice = (int)n;
   c->on_host = strcmp(c->platform, "cpu") == 0 && PJRT_HAS(c->plugin, PJRT_Buffer_UnsafePointer);
   return TTC_OK;
 }
@@ -98,7 +111,8 @@ ttc_status ttc__pjrt_device(const pjrt_client *c, int device, PJRT_Device **out,
 static int64_t memory_limit(const pjrt_client *c) {
   ttc_error ignored;
   PJRT_Device_MemoryStats_Args stats = {.device = c->devices[0]};
-  if (PJRT_CALL(c->plugin, PJRT_Device_MemoryStats, &stats, &ignored) == TTC_OK && stats.bytes_limit_is_set) {
+  if (PJRT_CALL(c->plugin, PJRT_Device_MemoryStats, &stats, &ignored) == TTC_OK && stats.bytes_limit_is_set &&
+      stats.bytes_limit > 0) {
     return stats.bytes_limit;
   }
   return c->on_host ? (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE) : 0;
@@ -118,7 +132,8 @@ void pjrt_client_info(const pjrt_client *c, ttc_device_info *info) {
     copy_text(info->platform_version, sizeof info->platform_version, version.platform_version, version.platform_version_size);
   }
   PJRT_Device_GetDescription_Args description = {.device = c->devices[0]};
-  if (PJRT_CALL(c->plugin, PJRT_Device_GetDescription, &description, &ignored) != TTC_OK) {
+  if (PJRT_CALL(c->plugin, PJRT_Device_GetDescription, &description, &ignored) != TTC_OK ||
+      description.device_description == NULL) {
     return;
   }
   PJRT_DeviceDescription_Kind_Args kind = {.device_description = description.device_description};

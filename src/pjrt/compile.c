@@ -1,5 +1,6 @@
 /* Compiling, serializing, loading. CompileOptionsProto is written by hand: six fields of a stable wire format against a dependency
  * on protobuf. Field numbers as in XLA's compile_options.proto and xla_data.proto. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,6 +94,7 @@ static bool put_effort(ttc__str *build, const char *flag, bool *bad) {
 static ttc_status device_id(const pjrt_client *c, PJRT_Device *device, int *id, ttc_error *err) {
   PJRT_Device_GetDescription_Args description = {.device = device};
   TTC_TRY(PJRT_CALL(c->plugin, PJRT_Device_GetDescription, &description, err));
+  TTC_TRY(PJRT_GAVE(c->plugin, PJRT_Device_GetDescription, description.device_description, err));
   PJRT_DeviceDescription_Id_Args number = {.device_description = description.device_description};
   TTC_TRY(PJRT_CALL(c->plugin, PJRT_DeviceDescription_Id, &number, err));
   *id = number.id;
@@ -142,12 +144,14 @@ static ttc_status write_options(const pjrt_client *c, int device, const char *co
 static ttc_status get_executable(const pjrt_exe *e, PJRT_Executable **out, ttc_error *err) {
   PJRT_LoadedExecutable_GetExecutable_Args args = {.loaded_executable = e->loaded};
   TTC_TRY(PJRT_CALL(e->plugin, PJRT_LoadedExecutable_GetExecutable, &args, err));
+  TTC_TRY(PJRT_GAVE(e->plugin, PJRT_LoadedExecutable_GetExecutable, args.executable, err));
   *out = args.executable;
   return TTC_OK;
 }
 
 /* Takes `loaded` over, also on failure. */
 static ttc_status wrap(const pjrt_client *c, PJRT_LoadedExecutable *loaded, pjrt_exe **out, ttc_error *err) {
+  TTC_TRY(PJRT_GAVE(c->plugin, PJRT_Client_Compile, loaded, err));
   pjrt_exe *e = calloc(1, sizeof *e);
   if (e == NULL) {
     PJRT_DESTROY(c->plugin, PJRT_LoadedExecutable_Destroy, executable, loaded);
@@ -160,7 +164,7 @@ static ttc_status wrap(const pjrt_client *c, PJRT_LoadedExecutable *loaded, pjrt
   if (status == TTC_OK) {
     PJRT_Executable_NumOutputs_Args outputs = {.executable = executable};
     status = PJRT_CALL(c->plugin, PJRT_Executable_NumOutputs, &outputs, err);
-    e->nout = (int)outputs.num_outputs;
+    e->nout = outputs.num_outputs < INT_MAX ? (int)outputs.num_outputs : INT_MAX;
     PJRT_DESTROY(c->plugin, PJRT_Executable_Destroy, executable, executable);
   }
   if (status != TTC_OK) {
@@ -203,15 +207,19 @@ ttc_status pjrt_exe_serialize(pjrt_exe *e, char **bytes, size_t *nbyte, ttc_erro
   PJRT_Executable_Serialize_Args args = {.executable = executable};
   ttc_status status = PJRT_CALL(e->plugin, PJRT_Executable_Serialize, &args, err);
   if (status == TTC_OK) {
-    char *copy = malloc(args.serialized_bytes_size + 1);
-    if (copy == NULL) {
-      status = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of memory");
-    } else {
-      memcpy(copy, args.serialized_bytes, args.serialized_bytes_size);
+    size_t n = args.serialized_bytes_size;
+    status = PJRT_GAVE(e->plugin, PJRT_Executable_Serialize, args.serialized_bytes, err);
+    char *copy = status == TTC_OK && n < SIZE_MAX ? malloc(n + 1) : NULL;
+    if (status == TTC_OK && copy == NULL) {
+      status = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of memory: a serialized program of %zu bytes", n);
+    } else if (status == TTC_OK) {
+      memcpy(copy, args.serialized_bytes, n);
       *bytes = copy;
-      *nbyte = args.serialized_bytes_size;
+      *nbyte = n;
     }
-    args.serialized_executable_deleter(args.serialized_executable);
+    if (args.serialized_executable_deleter != NULL) {
+      args.serialized_executable_deleter(args.serialized_executable);
+    }
   }
   PJRT_DESTROY(e->plugin, PJRT_Executable_Destroy, executable, executable);
   return status;

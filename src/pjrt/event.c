@@ -77,6 +77,7 @@ void pjrt_event_then(pjrt_client *c, pjrt_event *ev, bool own, void (*fn)(void *
 ttc_status pjrt_buffer_event(pjrt_client *c, pjrt_buffer *b, pjrt_event **out, ttc_error *err) {
   PJRT_Buffer_ReadyEvent_Args ready = {.buffer = ttc__pjrt_raw(b)};
   TTC_TRY(PJRT_CALL(c->plugin, PJRT_Buffer_ReadyEvent, &ready, err));
+  TTC_TRY(PJRT_GAVE(c->plugin, PJRT_Buffer_ReadyEvent, ready.event, err));
   *out = (pjrt_event *)ready.event;
   return TTC_OK;
 }

@@ -218,6 +218,22 @@ static void free_leftovers(ttc_device *dev, leftovers *left) {
   left->n = 0;
 }
 
+/* A result that is missing would be taken for undefined contents. */
+static ttc_status execute(ttc_device *dev, const ttc_plan *plan, pjrt_buffer **args, pjrt_buffer **outs, ttc_error *err) {
+  uint32_t n = plan->low.nproduct;
+  memset(outs, 0, n * sizeof *outs);
+  TTC_TRY(pjrt_execute(plan->exe, args, plan->low.nparam, NULL, 0, outs, err));
+  for (uint32_t k = 0; k < n; k++) {
+    if (outs[k] == NULL) {
+      for (uint32_t j = 0; j < n; j++) {
+        pjrt_buffer_free(dev->client, outs[j]);
+      }
+      return TTC_FAIL(err, TTC_INTERNAL, "PJRT_LoadedExecutable_Execute: the plugin says it succeeded but gives no result %u", k);
+    }
+  }
+  return TTC_OK;
+}
+
 /* Once more after everything that can be given back was. The error stays the first one's. */
 static ttc_status retry(ttc_device *dev, record *r, pjrt_buffer **args, pjrt_buffer **outs, leftovers *left, ttc__poison **poison,
                         ttc_error *err) {
@@ -226,7 +242,7 @@ static ttc_status retry(ttc_device *dev, record *r, pjrt_buffer **args, pjrt_buf
   ttc__memory_reclaim_launching(dev);
   ttc_status st = resolve(dev, r, args, left, poison, &again);
   if (st == TTC_OK) {
-    st = pjrt_execute(r->plan->exe, args, r->plan->low.nparam, NULL, 0, outs, &again);
+    st = execute(dev, r->plan, args, outs, &again);
   }
   if (st != TTC_OK && *poison == NULL) {
     ttc__memory_explain(dev, err);
@@ -255,7 +271,7 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
   ttc__poison *poison = NULL;
   ttc_status st = resolve(dev, r, args, &left, &poison, err);
   if (st == TTC_OK) {
-    st = pjrt_execute(plan->exe, args, plan->low.nparam, NULL, 0, outs, err);
+    st = execute(dev, plan, args, outs, err);
   }
   if (st == TTC_RESOURCE_EXHAUSTED && poison == NULL) {
     st = retry(dev, r, args, outs, &left, &poison, err);

@@ -53,6 +53,11 @@ static void compile(ttc_plan *plan) {
                             &exe, &err) != TTC_OK) {
     ttc__log(TTC__LOG_DEBUG, "compiling %s failed: %s\n%s", err.op, err.message, plan->low.text);
     exe = NULL;
+  } else if ((uint32_t)pjrt_exe_nout(exe) != plan->low.nproduct) { /* a launch would write past our array of results */
+    (void)TTC_FAIL(&err, TTC_INTERNAL, "the compiled program gives %d results, expected %u", pjrt_exe_nout(exe),
+                   plan->low.nproduct);
+    pjrt_exe_free(exe);
+    exe = NULL;
   }
   finish(plan, exe, &err);
 }

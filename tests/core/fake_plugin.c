@@ -104,6 +104,13 @@ static void drop(void *p) {
   }
 }
 
+/* What the plugin does wrong, by name: ODD("null client"). */
+static char misbehaviour[64];
+static bool odd(const char *how) {
+  return strcmp(misbehaviour, how) == 0;
+}
+#define ODD(how) odd(how)
+
 static PJRT_Error *fault(PJRT_Error_Code code, const char *message, const char *detail) {
   PJRT_Error *e = make(sizeof *e);
   e->code = code;
@@ -156,12 +163,12 @@ static void fake_PJRT_Error_Destroy(PJRT_Error_Destroy_Args *args) {
 }
 
 static void fake_PJRT_Error_Message(PJRT_Error_Message_Args *args) {
-  args->message = args->error->message;
-  args->message_size = strlen(args->error->message);
+  args->message = ODD("null message") ? NULL : args->error->message;
+  args->message_size = ODD("huge message") ? SIZE_MAX : strlen(args->error->message);
 }
 
 static PJRT_Error *fake_PJRT_Error_GetCode(PJRT_Error_GetCode_Args *args) {
-  args->code = args->error->code;
+  args->code = ODD("bad code") ? (PJRT_Error_Code)12345 : args->error->code;
   return NULL;
 }
 
@@ -233,6 +240,10 @@ CALL(PJRT_Client_Create) {
     c->list[i] = &c->devices[i];
   }
   args->client = c;
+  if (ODD("null client")) {
+    drop(c);
+    args->client = NULL;
+  }
   return NULL;
 }
 
@@ -257,8 +268,9 @@ CALL(PJRT_Client_PlatformVersion) {
 
 CALL(PJRT_Client_AddressableDevices) {
   BEGIN(PJRT_Client_AddressableDevices);
-  args->addressable_devices = args->client->list;
-  args->num_addressable_devices = args->client->ndevice;
+  static PJRT_Device *none[MAX_DEVICE];
+  args->addressable_devices = ODD("null devices") ? NULL : ODD("null device") ? none : args->client->list;
+  args->num_addressable_devices = ODD("many devices") ? SIZE_MAX : ODD("no devices") ? 0 : args->client->ndevice;
   return NULL;
 }
 
@@ -270,21 +282,21 @@ CALL(PJRT_DeviceDescription_Id) {
 
 CALL(PJRT_DeviceDescription_Kind) {
   BEGIN(PJRT_DeviceDescription_Kind);
-  args->device_kind = "fake chip";
-  args->device_kind_size = 9;
+  args->device_kind = ODD("null kind") ? NULL : "fake chip";
+  args->device_kind_size = ODD("huge kind") ? SIZE_MAX : 9;
   return NULL;
 }
 
 CALL(PJRT_Device_GetDescription) {
   BEGIN(PJRT_Device_GetDescription);
-  args->device_description = &args->device->description;
+  args->device_description = ODD("null description") ? NULL : &args->device->description;
   return NULL;
 }
 
 CALL(PJRT_Device_MemoryStats) {
   BEGIN(PJRT_Device_MemoryStats);
   args->bytes_in_use = 0;
-  args->bytes_limit = 1 << 30;
+  args->bytes_limit = ODD("negative memory") ? -5 : 1 << 30;
   args->bytes_limit_is_set = true;
   return NULL;
 }
@@ -327,6 +339,9 @@ CALL(PJRT_Client_Compile) {
   const PJRT_Program *p = args->program;
   REFUSE_IF(p->struct_size < PJRT_Program_STRUCT_SIZE || p->format_size != 4 || memcmp(p->format, "mlir", 4) != 0,
             PJRT_Error_Code_INVALID_ARGUMENT, "expected MLIR text");
+  if (ODD("null program")) {
+    return args->executable = NULL, NULL;
+  }
   return load_program(args->client, p->code, p->code_size, args->compile_options, args->compile_options_size, &args->executable);
 }
 
@@ -360,7 +375,8 @@ CALL(PJRT_Executable_Destroy) {
 
 CALL(PJRT_Executable_NumOutputs) {
   BEGIN(PJRT_Executable_NumOutputs);
-  args->num_outputs = args->executable->program->nout;
+  size_t n = args->executable->program->nout;
+  args->num_outputs = ODD("more outputs") ? n + 7 : ODD("huge outputs") ? SIZE_MAX : ODD("no outputs") ? 0 : n;
   return NULL;
 }
 
@@ -379,8 +395,8 @@ CALL(PJRT_Executable_Serialize) {
   }
   memcpy(s->bytes, "FAKE", 4);
   memcpy(s->bytes + 4, p->text, p->ntext);
-  args->serialized_bytes = s->bytes;
-  args->serialized_bytes_size = p->ntext + 4;
+  args->serialized_bytes = ODD("null bytes") ? NULL : s->bytes;
+  args->serialized_bytes_size = ODD("huge bytes") ? SIZE_MAX : p->ntext + 4;
   args->serialized_executable = s;
   args->serialized_executable_deleter = free_serialized;
   return NULL;
@@ -408,6 +424,11 @@ static bool kept(const PJRT_ExecuteOptions *o, size_t arg) {
     }
   }
   return false;
+}
+
+static void free_buffer(PJRT_Buffer *b) {
+  free(b->data);
+  drop(b);
 }
 
 static PJRT_Error *check_arguments(const program *p, const PJRT_LoadedExecutable_Execute_Args *args) {
@@ -441,6 +462,11 @@ CALL(PJRT_LoadedExecutable_Execute) {
     }
     args->output_lists[0][k] = b;
   }
+  if (ODD("null result") && p->nout > 0) {
+    free_buffer(args->output_lists[0][p->nout - 1]);
+    args->output_lists[0][p->nout - 1] = NULL;
+    return NULL;
+  }
   for (size_t i = 0; i < p->narg; i++) {
     PJRT_Buffer *b = args->argument_lists[0][i];
     if (p->args[i].alias >= 0 && !kept(args->options, i)) {
@@ -461,6 +487,10 @@ CALL(PJRT_Client_BufferFromHostBuffer) {
   REFUSE_IF(!describe(&is, args->type, args->dims, args->num_dims), PJRT_Error_Code_INVALID_ARGUMENT, "bad type or shape");
   REFUSE_IF(args->num_byte_strides != 0, PJRT_Error_Code_UNIMPLEMENTED, "only dense host memory");
   REFUSE_IF(args->data == NULL || args->device == NULL, PJRT_Error_Code_INVALID_ARGUMENT, "no data or no device");
+  args->done_with_host_buffer = NULL;
+  if (ODD("null buffer")) {
+    return args->buffer = NULL, NULL;
+  }
   args->buffer = new_buffer(&is, args->device, NULL);
   REFUSE_IF(args->buffer == NULL, PJRT_Error_Code_RESOURCE_EXHAUSTED, "no memory for a buffer");
   memcpy(args->buffer->data, args->data, is.nbyte);
@@ -497,7 +527,7 @@ CALL(PJRT_Buffer_Dimensions) {
 CALL(PJRT_Buffer_OnDeviceSizeInBytes) {
   BEGIN(PJRT_Buffer_OnDeviceSizeInBytes);
   REFUSE_IF(args->buffer->deleted, PJRT_Error_Code_INVALID_ARGUMENT, "the buffer was deleted or donated");
-  args->on_device_size_in_bytes = args->buffer->is.nbyte;
+  args->on_device_size_in_bytes = ODD("small buffer") ? 1 : args->buffer->is.nbyte;
   return NULL;
 }
 
@@ -519,7 +549,7 @@ CALL(PJRT_Buffer_ToHostBuffer) {
     REFUSE_IF(layout->tiled.minor_to_major[i] != (int64_t)(b->is.ndim - 1 - i), PJRT_Error_Code_UNIMPLEMENTED, "only row-major");
   }
   if (args->dst == NULL) {
-    args->dst_size = b->is.nbyte;
+    args->dst_size = ODD("huge size") ? SIZE_MAX : b->is.nbyte;
     return NULL;
   }
   REFUSE_IF(args->dst_size < b->is.nbyte, PJRT_Error_Code_INVALID_ARGUMENT, "the destination is too small");
@@ -530,7 +560,7 @@ CALL(PJRT_Buffer_ToHostBuffer) {
 
 CALL(PJRT_Buffer_ReadyEvent) {
   BEGIN(PJRT_Buffer_ReadyEvent);
-  args->event = ready(args->buffer->deleted ? PJRT_Error_Code_INVALID_ARGUMENT : PJRT_Error_Code_OK);
+  args->event = ODD("null event") ? NULL : ready(args->buffer->deleted ? PJRT_Error_Code_INVALID_ARGUMENT : PJRT_Error_Code_OK);
   return NULL;
 }
 
@@ -539,7 +569,7 @@ CALL(PJRT_Buffer_UnsafePointer) {
   const char *platform = getenv("FAKE_PLUGIN_PLATFORM");
   REFUSE_IF(args->buffer->deleted, PJRT_Error_Code_INVALID_ARGUMENT, "the buffer was deleted or donated");
   REFUSE_IF(platform != NULL && strcmp(platform, "cpu") != 0, PJRT_Error_Code_UNIMPLEMENTED, "not in host memory");
-  args->buffer_pointer = (uintptr_t)args->buffer->data;
+  args->buffer_pointer = ODD("null pointer") ? 0 : (uintptr_t)args->buffer->data;
   return NULL;
 }
 
@@ -580,6 +610,10 @@ EXPORT void fake_plugin_fail(const char *call, long nth) {
   atomic_store(&fail_countdown, nth);
   atomic_store(&failed, FAIL_NONE);
   atomic_store(&failing, call == NULL ? FAIL_NONE : strcmp(call, "any") == 0 ? FAIL_ANY : find_call(call));
+}
+
+EXPORT void fake_plugin_misbehave(const char *how) {
+  snprintf(misbehaviour, sizeof misbehaviour, "%s", how == NULL ? "" : how);
 }
 
 EXPORT void fake_plugin_starve(const char *call, long n) {

@@ -13,6 +13,8 @@ long fake_plugin_live(void);
 void fake_plugin_fail(const char *call, long nth);
 /* The next n calls of that PJRT function find no memory (RESOURCE_EXHAUSTED); NULL: none. */
 void fake_plugin_starve(const char *call, long n);
+/* From now on break one promise (see ODD in fake_plugin.c for the list); NULL: none. */
+void fake_plugin_misbehave(const char *how);
 /* The call that was made to fail since then, or NULL. */
 const char *fake_plugin_failed(void);
 /* Every call of that PJRT function takes so long from now on; NULL: none. */
@@ -25,6 +27,7 @@ void fake_plugin_hold(int on);
 
 typedef long fake_plugin_live_fn(void);
 typedef void fake_plugin_fail_fn(const char *call, long nth);
+typedef void fake_plugin_misbehave_fn(const char *how);
 typedef void fake_plugin_starve_fn(const char *call, long n);
 typedef const char *fake_plugin_failed_fn(void);
 typedef void fake_plugin_delay_fn(const char *call, long ms);
