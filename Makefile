@@ -1,6 +1,7 @@
 # make demo    a real model and a small training run on the device "tpu" (an XLA:CPU plugin where no TPU is attached)
 # make test    the core's tests (C) and the device's (Python)
 # make sweep   every op and module in every mode and dtype, and random programs of views: hours
+# make fuzz    random inputs for keys, views, numbers and cache files; make core-tsan: data races
 # make build   the wheel, built and installed in .venv
 # make bench   the benchmarks, this backend beside native CPU
 # make lint    formatting, types, layering
@@ -45,6 +46,24 @@ core-sanitize: $(VENV)/.stamp-venv
 	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) >/dev/null
 	$(VENV)/bin/ninja -C build/sanitize
 	$(VENV)/bin/ctest --test-dir build/sanitize --output-on-failure
+
+# The tests of what threads share, under ThreadSanitizer. The end leaves threads behind that are stuck in a plugin.
+.PHONY: core-tsan
+core-tsan: $(VENV)/.stamp-venv
+	$(VENV)/bin/cmake -S . -B build/tsan -G Ninja -DTTC_TESTS=ON -DTTC_WERROR=ON -DTTC_TSAN=ON \
+	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) >/dev/null
+	$(VENV)/bin/ninja -C build/tsan
+	$(VENV)/bin/ctest --test-dir build/tsan --output-on-failure -R 'test_(base|cache|pjrt|run)'
+
+# Random inputs for each fuzz target, under AddressSanitizer and UndefinedBehaviorSanitizer: make fuzz SECONDS=600
+SECONDS ?= 60
+.PHONY: fuzz
+fuzz: $(VENV)/.stamp-venv
+	$(VENV)/bin/cmake -S . -B build/sanitize -G Ninja -DTTC_TESTS=ON -DTTC_WERROR=ON -DTTC_SANITIZE=ON \
+	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) >/dev/null
+	$(VENV)/bin/ninja -C build/sanitize
+	for target in build/sanitize/tests/fuzz/fuzz_*; do \
+	  if [ -x $$target ] && [ -f $$target ]; then echo $$target; $$target $(SECONDS) || exit 1; fi; done
 
 # Every op in every mode and dtype, each batch in a process of its own, thousands of random programs of views, and every module of
 # torch.nn in every mode.

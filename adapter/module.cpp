@@ -3,6 +3,8 @@
 #include <Python.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <thread>
+
 #include "adapter.h"
 
 namespace {
@@ -30,6 +32,7 @@ class NoGil {
 // Ctrl-C while the core waits: what the signal's handler raised (KeyboardInterrupt by default) is kept, the core gives up, and the
 // call raises that. Signals are handled in the main thread only.
 unsigned long main_thread = 0;
+constexpr int kShutdownMs = 10000;  // for queued work at the end of the process
 std::optional<python_error> raised;
 
 bool interrupted() {
@@ -58,6 +61,21 @@ void tpu::raise_interrupt() {
 
 namespace {
 
+// At the interpreter's end a daemon thread that asks for its lock is taken down, through frames that do not bear it: the process
+// would abort. So such threads stay in the core from their next call on.
+bool stays() {
+  return PyThread_get_thread_ident() != main_thread && (!Py_IsInitialized() || PyGILState_GetThisThreadState() != nullptr);
+}
+
+PyObject* py_end(PyObject*, PyObject* others) {
+  ttc_set_no_return(&stays);
+  if (PyObject_IsTrue(others) == 1) {  // time to come to their next call
+    NoGil no_gil;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  Py_RETURN_NONE;
+}
+
 bool set(PyObject* dict, const char* key, PyObject* value) {
   bool ok = value != nullptr && PyDict_SetItemString(dict, key, value) == 0;
   Py_XDECREF(value);
@@ -77,6 +95,11 @@ PyObject* py_register(PyObject*, PyObject*) {
       return nullptr;
     }
     ttc_set_interrupt_check(&interrupted);
+    // The last thing of all: handlers of atexit and finalizers may still use the device, whenever they were registered.
+    if (Py_AtExit([] { ttc_shutdown(kShutdownMs); }) != 0) {
+      PyErr_SetString(PyExc_RuntimeError, "the interpreter takes no more functions to call at its end");
+      return nullptr;
+    }
     tpu::register_ops();
     Py_RETURN_NONE;
   });
@@ -293,15 +316,9 @@ PyObject* py_ops(PyObject*, PyObject*) {
 
 PyObject* py_last_module(PyObject*, PyObject*) { return PyUnicode_FromString(ttc_last_module()); }
 
-PyObject* py_shutdown(PyObject*, PyObject* arg) {
-  long ms = PyLong_AsLong(arg);
-  NoGil no_gil;
-  ttc_shutdown(static_cast<int>(ms));
-  return Py_NewRef(Py_None);
-}
-
 PyMethodDef methods[] = {
     {"register_ops", py_register, METH_NOARGS, "Register every row of the core's op table with the dispatcher."},
+    {"end", py_end, METH_O, "The interpreter ends; whether other threads are running."},
     {"set_search_path", py_set_search_path, METH_O, "Directories (':' between) that may hold PJRT plugin packages."},
     {"device_count", py_device_count, METH_NOARGS, "Devices this process may open; loads no plugin."},
     {"is_open", py_is_open, METH_NOARGS, "Whether this process has opened a device."},
@@ -325,7 +342,6 @@ PyMethodDef methods[] = {
     {"set_value_checks", py_set_value_checks, METH_O, "Of each result in Debug mode: 1 NaN, 2 infinity, 3 both, 0 neither."},
     {"ops", py_ops, METH_NOARGS, "The op table, a dict a row."},
     {"last_module", py_last_module, METH_NOARGS, "StableHLO of the last program this thread lowered."},
-    {"shutdown", py_shutdown, METH_O, "Finish queued work (at most this many ms) and stop the threads."},
     {"graph_new", tpu::py_graph_new, METH_O, "A new graph of this name, as a capsule."},
     {"graph_input", tpu::py_graph_input, METH_VARARGS,
      "(graph, arg, k, dtype, sizes): entry k of the call's argument arg; its value."},

@@ -5,6 +5,7 @@ import importlib.machinery
 import importlib.util
 import pathlib
 import sys
+import threading
 import types
 from typing import Any
 
@@ -67,7 +68,7 @@ def load() -> types.ModuleType:
     loader.exec_module(module)
     module.set_search_path(":".join(p for p in sys.path if p))
     module.register_ops()
-    atexit.register(module.shutdown, 10_000)
+    atexit.register(lambda: module.end(threading.active_count() > 1))
     sys.modules["torch_tpu._C"] = module
 
     from torch_tpu import _kernels, _nested, tpu  # noqa: F401

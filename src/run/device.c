@@ -25,6 +25,19 @@ atomic_int ttc__matmul_precision;
 void ttc_set_interrupt_check(bool (*fn)(void)) {
   atomic_store(&interrupt_check, fn);
 }
+static bool (*_Atomic no_return)(void);
+
+void ttc_set_no_return(bool (*fn)(void)) {
+  atomic_store(&no_return, fn);
+}
+
+void ttc__leave(void) {
+  bool (*fn)(void) = atomic_load_explicit(&no_return, memory_order_relaxed);
+  while (fn != NULL && fn()) {
+    pause();
+  }
+}
+
 void ttc_set_matmul_precision(int level) {
   atomic_store(&ttc__matmul_precision, level < 0 ? 0 : (level > 2 ? 2 : level));
 }
@@ -49,6 +62,7 @@ bool ttc__forked(void) {
 
 ttc_status ttc__usable(ttc_device *dev, ttc_error *err) {
   (void)dev;
+  ttc__leave();
   if (atomic_load_explicit(&forked, memory_order_relaxed)) {
     return TTC_FAIL(err, TTC_FAILED_PRECONDITION,
                     "the tpu device cannot be used in a process forked after it was opened. Start workers with "

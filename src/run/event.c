@@ -354,6 +354,7 @@ static ttc_status report(ttc_device *dev, bool late, ttc_error *err) {
   visit_results(dev, NULL);
   ttc_status st = told(dev, late, err);
   ttc__lock_drop(&dev->launch);
+  ttc__leave();
   return st;
 }
 

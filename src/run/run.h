@@ -161,6 +161,7 @@ struct ttc_device {
 /* ---- device.c */
 /* TTC_OK unless the process forked after opening the device, or shut down. */
 ttc_status ttc__usable(ttc_device *dev, ttc_error *err);
+void ttc__leave(void); /* before a call that may have waited returns: see ttc_set_no_return. No lock held */
 /* Should a waiting thread give up (Ctrl-C)? Never in threads of our own. */
 bool ttc__interrupted(void);
 void ttc__never_interrupt(void); /* this thread is our own */

@@ -170,6 +170,7 @@ static ttc_status read_bytes(ttc_store *s, size_t offset, size_t nbyte, void *ds
     st = ttc__report_fault(dev, true, err);
   }
   ttc__lock_drop(&dev->launch);
+  ttc__leave();
   return st;
 }
 

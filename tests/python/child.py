@@ -116,17 +116,26 @@ def good(code: str, timeout: float = 60, **env: str) -> str:
 
 
 @functools.cache
-def fake_plugin() -> str:
-    """Path of the fake plugin (tests/core/fake_plugin.c), which computes zeros and can be told to be slow or to fail."""
+def plugin_of(name: str) -> str:
+    """Path of a plugin built from ``tests/core/<name>.c``."""
     found = subprocess.run([sys.executable, ROOT / "tools" / "pjrt_include.py"], capture_output=True, text=True, check=False)
     if found.returncode != 0:
         pytest.skip("no header of PJRT")
     folder = tempfile.mkdtemp()
-    path = f"{folder}/fake_plugin.so"
-    source = ROOT / "tests" / "core" / "fake_plugin.c"
+    path = f"{folder}/{name}.so"
     flags = ["-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", f"-I{found.stdout.strip()}"]
-    built = subprocess.run(["cc", *flags, "-o", path, source], check=False)
+    built = subprocess.run(["cc", *flags, "-o", path, ROOT / "tests" / "core" / f"{name}.c"], check=False)
     if built.returncode != 0:
         pytest.skip("no C compiler")
     os.chmod(folder, 0o755)
     return path
+
+
+def fake_plugin() -> str:
+    """A plugin that computes zeros and can be told to be slow or to fail (tests/core/fake_plugin.h)."""
+    return plugin_of("fake_plugin")
+
+
+def proxy_plugin() -> str:
+    """A plugin that passes calls on to the one at ``PROXY_PLUGIN`` and can be told to fail one (tests/core/fake_proxy.c)."""
+    return plugin_of("fake_proxy")

@@ -26,7 +26,7 @@ WAYS = {
     "the end": ("", 0),
     "sys.exit": ("sys.exit(7)", 7),
     "an exception": ("raise ValueError('as it should be')", 1),
-    "KeyboardInterrupt": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(5)", -signal.SIGINT),
+    "KeyboardInterrupt": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(5)", 1),
     "os._exit": ("os._exit(5)", 5),
     "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)", -signal.SIGTERM),
     "SIGTERM with a handler": (
