@@ -168,8 +168,8 @@ TTC_API TTC_MUST_USE ttc_status ttc_event_elapsed(ttc_event *from, ttc_event *to
 /* Ask a waiting call to come back every so often: fn returns true to give up (TTC_CANCELLED). Used for Ctrl-C. */
 TTC_API void ttc_set_interrupt_check(bool (*fn)(void));
 
-/* From now on, calls by threads for which fn returns true never return. For the end of a process whose interpreter takes threads down
- * that come back to it, through frames that do not bear it. any thread */
+/* From now on, calls by threads for which fn returns true never return. For the end of a process whose interpreter takes threads
+ * down that come back to it, through frames that do not bear it. any thread */
 TTC_API void ttc_set_no_return(bool (*fn)(void));
 
 /* Stop threads, drop the queue's remaining work after running it (at most timeout_ms), and make further calls fail with

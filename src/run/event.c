@@ -445,6 +445,7 @@ ttc_status ttc__compute_store(ttc_store *s, bool *settled, ttc_error *err) {
   }
   *settled = false;
   await_with(ev, dev->client, of, true);
+  atomic_fetch_add(&ev->refs, 1);
   count_down(ev);
   ttc__lock_drop(&dev->launch);
   ttc_status st = sleep_until(ev, err);

@@ -22,6 +22,7 @@ from torch_tpu.tpu.memory import (
     empty_cache,
     get_allocator_backend,
     get_memory_info,
+    get_per_process_memory_fraction,
     ipc_collect,
     max_memory_allocated,
     max_memory_reserved,
@@ -34,6 +35,7 @@ from torch_tpu.tpu.memory import (
     reset_accumulated_memory_stats,
     reset_max_memory_allocated,
     reset_peak_memory_stats,
+    set_per_process_memory_fraction,
 )
 from torch_tpu.tpu.random import (
     default_generators,
