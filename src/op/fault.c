@@ -4,6 +4,7 @@
 
 #include "op/elem.h"
 #include "op/lower.h"
+#include "op/reduce.h"
 
 ttc_status ttc__fault_error(const int64_t words[TTC__FAULT_WORDS], ttc_error *err) {
   long long v = words[2], a = words[3], n = words[4];
@@ -59,10 +60,10 @@ typedef struct found {
   ttc_lower *c;
   ttc_val old; /* the fault before */
   ttc__fault kind;
-  ttc_val value;
+  ttc_val value; /* for indices: the largest as an unsigned number, after negative ones were counted from the end if `wrap` */
   int64_t axis, size;
-  ttc_val shifted; /* for indices: as unsigned numbers, `shift` more than they are */
-  ttc_val shift;
+  ttc_val seen; /* where `value` is to be found */
+  bool wrap;
 } found;
 
 static ttc_val word(shlo *b, int64_t v) {
@@ -70,12 +71,12 @@ static ttc_val word(shlo *b, int64_t v) {
   return shlo_const_i(b, TTC_S64, v, 1, &one);
 }
 
-static ttc_val worst(shlo *b, const found *f) {
-  int axes[TTC_MAX_NDIM], n = shlo_ndim(b, f->shifted);
+static ttc_val worst(shlo *b, ttc_val seen) {
+  int axes[TTC_MAX_NDIM], n = shlo_ndim(b, seen);
   for (int k = 0; k < n; k++) {
     axes[k] = k;
   }
-  return shlo_reduce(b, SHLO_AMAX, f->shifted, n, axes);
+  return shlo_reduce(b, SHLO_AMAX, seen, n, axes);
 }
 
 /* The fault as it is now that `f` was found: what was there stays, if anything was. */
@@ -83,9 +84,13 @@ static void keep_first(shlo *b, void *ctx, const ttc_val *args, ttc_val *results
   const found *f = ctx;
   (void)args;
   int64_t n = TTC__FAULT_WORDS, one = 1;
-  ttc_val zero = shlo_const_i(b, TTC_S64, 0, 0, NULL), value = f->value.id >= 0 ? f->value : zero;
-  if (f->shifted.id >= 0) {
-    value = shlo_sub(b, shlo_bitcast(b, worst(b, f), shlo_dtype(b, f->shift)), f->shift);
+  ttc_val value = f->seen.id >= 0 ? worst(b, f->seen) : f->value;
+  if (value.id < 0) {
+    value = shlo_const_i(b, TTC_S64, 0, 0, NULL);
+  } else if (ttc__is_unsigned(shlo_dtype(b, value))) {
+    value = shlo_convert(b, shlo_bitcast(b, value, shlo_dtype(b, value) == TTC_U32 ? TTC_S32 : TTC_S64), TTC_S64);
+    ttc_val given = shlo_sub(b, value, elem_i(b, value, f->size));
+    value = f->wrap ? shlo_select(b, elem_cmp(b, SHLO_LT, value, 0), given, value) : value;
   }
   ttc_val words[TTC__FAULT_WORDS] = {word(b, (int64_t)ttc__lower_op(f->c) + 1), word(b, (int64_t)f->kind),
                                      shlo_reshape(b, shlo_convert(b, value, TTC_S64), 1, &one), word(b, f->axis), word(b, f->size)};
@@ -100,30 +105,46 @@ static void keep(shlo *b, void *ctx, const ttc_val *args, ttc_val *results) {
   results[0] = f->old;
 }
 
-/* The words are made only where something is wrong. */
+/* The words of a single value are made anyway; those that take another look at many only where something is wrong. */
 static void note(shlo *b, ttc_val bad, found *f) {
+  int64_t n = TTC__FAULT_WORDS;
   f->old = ttc__fault_state(f->c);
   ttc_val now;
-  shlo_if(b, bad, 1, shlo_typeof(b, f->old), keep_first, keep, f, &now);
+  if (f->seen.id >= 0) {
+    shlo_if(b, bad, 1, shlo_typeof(b, f->old), keep_first, keep, f, &now);
+  } else {
+    keep_first(b, f, NULL, &now);
+    now = shlo_select(b, shlo_broadcast_to(b, bad, 1, &n), now, f->old);
+  }
   ttc__set_fault_state(f->c, now);
 }
 
 void op_fault_if(ttc_lower *c, shlo *b, ttc_val bad, ttc__fault kind, ttc_val value, int64_t axis, int64_t size) {
-  note(b, bad, &(found){.c = c, .kind = kind, .value = value, .axis = axis, .size = size, .shifted = TTC_POISON});
+  note(b, bad, &(found){.c = c, .kind = kind, .value = value, .axis = axis, .size = size, .seen = TTC_POISON});
 }
 
-/* As unsigned numbers, negative indices are the largest: one comparison tells. Which it was is asked only if one is wrong, for
- * XLA:CPU takes four times as long for the largest of many as for whether any is too large. */
+#define FEW 4096 /* indices whose largest is found as fast as whether any is too large */
+
+/* As unsigned numbers, negative indices are the largest, so that the largest tells all. Of many, XLA:CPU finds in a quarter of the
+ * time whether any is too large: then which it was is asked only if there is one. Those that count from the end are looked at once
+ * they were counted, as the op itself does: a program that is cheap enough runs within its launch. */
 void op_check_indices(ttc_lower *c, shlo *b, ttc__fault kind, ttc_val idx, int64_t axis, int64_t size, bool wrap) {
   ttc_dtype d = shlo_dtype(b, idx);
   if (shlo_nelem(b, idx) == 0 || !ttc__check_needed(c, idx, size, wrap)) {
     return;
   }
-  bool wide = d == TTC_S64 || d == TTC_U64 || size > INT32_MAX / 2;
-  ttc_dtype s = wide ? TTC_S64 : TTC_S32, u = wide ? TTC_U64 : TTC_U32;
-  ttc_val shift = shlo_const_i(b, s, wrap ? size : 0, 0, NULL);
-  ttc_val shifted = shlo_bitcast(b, shlo_add(b, shlo_convert(b, idx, s), shift), u);
-  ttc_val end = shlo_const_i(b, u, wrap ? 2 * size : size, 0, NULL);
-  found f = {.c = c, .kind = kind, .value = TTC_POISON, .axis = axis, .size = size, .shifted = shifted, .shift = shift};
-  note(b, elem_any(b, shlo_compare(b, SHLO_GE, shifted, end)), &f);
+  ttc_dtype s = d == TTC_S32 ? TTC_S32 : TTC_S64, u = d == TTC_S32 ? TTC_U32 : TTC_U64;
+  ttc_val at = shlo_convert(b, idx, s);
+  if (wrap) {
+    at = shlo_select(b, elem_cmp(b, SHLO_LT, at, 0), shlo_add(b, at, elem_i(b, at, size)), at);
+  }
+  ttc_val end = shlo_const_i(b, u, size, 0, NULL), seen = shlo_bitcast(b, at, u);
+  found f = {.c = c, .kind = kind, .value = TTC_POISON, .axis = axis, .size = size, .seen = TTC_POISON, .wrap = wrap};
+  if (shlo_nelem(b, idx) <= FEW) {
+    f.value = ttc__once(b, worst(b, seen));
+    note(b, shlo_compare(b, SHLO_GE, f.value, end), &f);
+  } else {
+    f.seen = seen;
+    note(b, elem_any(b, shlo_compare(b, SHLO_GE, seen, end)), &f);
+  }
 }

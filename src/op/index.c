@@ -132,7 +132,7 @@ static bool is_mask(ttc_dtype d) {
   return d == TTC_BOOL || d == TTC_U8;
 }
 
-bool ttc__find_places(shlo *b, ttc_lower *c, int arg, const ttc__shape *x, ttc__places *p) {
+bool ttc__find_places(shlo *b, ttc_lower *c, int arg, const ttc__shape *x, bool vouched, ttc__places *p) {
   ttc_val idx[TTC_MAX_NDIM];
   bool adjacent = true;
   *p = (ttc__places){.n = 0};
@@ -146,7 +146,11 @@ bool ttc__find_places(shlo *b, ttc_lower *c, int arg, const ttc__shape *x, ttc__
     }
     adjacent = adjacent && (p->n == 0 || p->axis[p->n - 1] == k - 1);
     p->axis[p->n] = k;
-    ttc_val v = ttc__user_indices(b, c, TTC__FAULT_INDEX, op_list_in(c, arg, k), k, x->at[k], true);
+    ttc_val v = op_list_in(c, arg, k);
+    if (!vouched) {
+      op_check_indices(c, b, TTC__FAULT_INDEX, v, k, x->at[k], true);
+    }
+    v = ttc__indices(b, v, x->at[k], true);
     idx[p->n++] = v;
     ttc__shape s = ttc__shape_of(b, v), *all = &p->shape;
     for (; all->n < s.n; all->n++) {
@@ -173,12 +177,12 @@ bool ttc__find_places(shlo *b, ttc_lower *c, int arg, const ttc__shape *x, ttc__
   return p->n > 0;
 }
 
-/* index.Tensor(x, indices) */
+/* index.Tensor(x, indices), _unsafe_index.Tensor alike        param: 1 for the latter, whose caller vouches for the indices */
 static void lower_index(shlo *b, ttc_lower *c) {
   ttc_val x = op_in(c, 0);
   ttc__shape d = ttc__shape_of(b, x);
   ttc__places p;
-  if (!ttc__find_places(b, c, 1, &d, &p)) {
+  if (!ttc__find_places(b, c, 1, &d, op_param(c) != 0, &p)) {
     if (!shlo_failed(b)) {
       op_ret(c, 0, x);
     }
@@ -251,7 +255,7 @@ const ttc_op_row ttc__index_rows[] = {
     EXACT("take", lower_take, 0),
     {ELEM_HEAD("index.Tensor", lower_index, 0, TOL_EXACT),
      .note = "masks are turned into indices first, which waits for the device"},
-    EXACT("_unsafe_index.Tensor", lower_index, 0),
+    EXACT("_unsafe_index.Tensor", lower_index, 1),
     EXACT("flip", lower_flip, 0),
     EXACT("roll", lower_roll, 0),
     /* writing: scatter.c */
@@ -268,7 +272,7 @@ const ttc_op_row ttc__index_rows[] = {
     EXACT("index_fill.int_Tensor", ttc__lower_index_fill, 0),
     SUM("index_put", ttc__lower_index_put, 0),
     SUM("_index_put_impl", ttc__lower_index_put, 0),
-    SUM("_unsafe_index_put", ttc__lower_index_put, 0),
+    SUM("_unsafe_index_put", ttc__lower_index_put, 1),
     SUM("put", ttc__lower_put, 0),
     SUM("embedding_dense_backward", ttc__lower_embedding_backward, 0),
     {ELEM_HEAD("embedding_renorm", ttc__lower_embedding_renorm, 0, TOL_SUM), .static_args = 1u << 3},

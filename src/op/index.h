@@ -31,8 +31,9 @@ typedef struct ttc__places {
   ttc__shape shape; /* the indices broadcast together */
   ttc_val vector;   /* [shape.., n] */
 } ttc__places;
-/* From argument `arg` (Tensor?[]) for an x of these sizes. False: refused (masks) or no index at all. */
-bool ttc__find_places(shlo *b, ttc_lower *c, int arg, const ttc__shape *x, ttc__places *p);
+/* From argument `arg` (Tensor?[]) for an x of these sizes. vouched: they are in range. False: refused (masks) or no index at all.
+ */
+bool ttc__find_places(shlo *b, ttc_lower *c, int arg, const ttc__shape *x, bool vouched, ttc__places *p);
 
 /* v times (number argument i), nothing where the number is 1. */
 ttc_val ttc__times(shlo *b, ttc_lower *c, ttc_val v, int i);
@@ -47,7 +48,7 @@ void ttc__lower_scatter_reduce(shlo *b, ttc_lower *c); /* param: 0 scatter_reduc
 void ttc__lower_index_add(shlo *b, ttc_lower *c);
 void ttc__lower_index_copy(shlo *b, ttc_lower *c);
 void ttc__lower_index_fill(shlo *b, ttc_lower *c);
-void ttc__lower_index_put(shlo *b, ttc_lower *c);
+void ttc__lower_index_put(shlo *b, ttc_lower *c); /* param: 1 for _unsafe_index_put */
 void ttc__lower_put(shlo *b, ttc_lower *c);
 void ttc__lower_embedding_backward(shlo *b, ttc_lower *c);
 void ttc__lower_embedding_renorm(shlo *b, ttc_lower *c);

@@ -238,7 +238,7 @@ void ttc__lower_index_put(shlo *b, ttc_lower *c) {
     op_ret(c, 0, put_masked(b, c, x, values, mask, add));
     return;
   }
-  if (!ttc__find_places(b, c, 1, &xd, &p)) {
+  if (!ttc__find_places(b, c, 1, &xd, op_param(c) != 0, &p)) {
     if (!shlo_failed(b)) {
       op_ret(c, 0, !add ? values : d == TTC_BOOL ? elem_or(b, x, values) : shlo_add(b, x, values));
     }
