@@ -78,7 +78,7 @@ const at::Generator& default_generator(c10::DeviceIndex index) {
 
 std::pair<uint64_t, uint64_t> reserve_random(const std::optional<at::Generator>& gen, c10::DeviceIndex index, uint64_t count) {
   at::Generator g = gen.has_value() && gen->defined() ? *gen : default_generator(index);
-  TORCH_CHECK(g.device().type() == kType, "expected a 'tpu' generator, got one for '", g.device(), "'");
+  TORCH_CHECK(g.device().type() == kType, "Expected a 'tpu' device type for generator but found '", g.device().type(), "'");
   std::lock_guard<std::mutex> lock(g.mutex());
   uint64_t offset = g.get_offset();
   g.set_offset(offset + (count + 3) / 4 * 4);

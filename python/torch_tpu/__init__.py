@@ -10,12 +10,14 @@ Example:
     tensor([2., 2., 2.])
 """
 
-from torch_tpu._load import load
+
+def _autoload() -> None:
+    """Called by ``import torch`` (entry point ``torch.backends``). Importing this package does the work. Where this package is
+    imported first, that is in the midst of it: hence before any import here."""
+
+
+from torch_tpu._load import load  # noqa: E402
 
 __version__ = "0.1.0"
 
 _C = load()
-
-
-def _autoload() -> None:
-    """Called by ``import torch`` (entry point ``torch.backends``). Importing this package did the work."""

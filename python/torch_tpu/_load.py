@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from torch_tpu import _environment, _patch, _safetensors
+
 _SUPPORTED = ("2.13", "2.14", "2.15")
 _LIB = pathlib.Path(__file__).parent / "lib"
 
@@ -57,6 +59,7 @@ def load() -> types.ModuleType:
     loaded = sys.modules.get("torch_tpu._C")
     if loaded is not None:
         return loaded
+    _environment.follow()
     path = _adapter()
     name = path.stem
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
@@ -75,5 +78,7 @@ def load() -> types.ModuleType:
 
     module.set_decomposer(_decompose)
     torch._register_device_module("tpu", tpu)
-    torch.utils.generate_methods_for_privateuse1_backend()
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    _patch.patch()
+    _safetensors.watch()
     return module

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import os
 import re
@@ -340,18 +341,64 @@ follow_environment()
 _SUBMODULES = ("amp", "compiler", "distributed", "ops", "optimizers", "pallas", "profiler")
 
 
+_TENSORS = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "ShortTensor": torch.int16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "BoolTensor": torch.bool,
+}
+
+
+@functools.cache
+def _tensor_type(name: str) -> type:
+    """``torch.tpu.FloatTensor`` and the like: for ``isinstance``, ``tensor.type(..)``, and to make a tensor of sizes or of data."""
+    dtype = _TENSORS[name]
+
+    class Kind(type):
+        def __instancecheck__(cls, obj: object) -> bool:
+            return isinstance(obj, torch.Tensor) and obj.device.type == "tpu" and obj.dtype == dtype
+
+    def new(cls: type, *data: Any) -> torch.Tensor:
+        if len(data) == 1 and not isinstance(data[0], int | torch.Size):
+            return torch.tensor(data[0], dtype=dtype, device="tpu")
+        return torch.empty(data[0] if data and isinstance(data[0], torch.Size) else data or (0,), dtype=dtype, device="tpu")
+
+    # PyTorch knows a type that it is given by this name.
+    return Kind(f"torch.tpu.{name}", (), {"__new__": new, "dtype": dtype, "is_sparse": False, "__module__": "torch.tpu"})
+
+
 def __getattr__(name: str) -> Any:
+    if name in _TENSORS:
+        return _tensor_type(name)
     if name in _SUBMODULES:
         return importlib.import_module(f"torch.tpu.{name}")
     raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
 
 
-_PRIVATE = {"annotations", "dataclasses", "importlib", "os", "re", "sys", "torch", "Any", "ModuleWithMode", "follow_environment"}
+_PRIVATE = {
+    "annotations",
+    "dataclasses",
+    "functools",
+    "importlib",
+    "os",
+    "re",
+    "sys",
+    "torch",
+    "Any",
+    "ModuleWithMode",
+    "follow_environment",
+}
 
 
 def __dir__() -> list[str]:
     names = {name for name in globals() if not name.startswith("_") or name.startswith("__")}
-    return sorted({*names, *_SUBMODULES, "allow_excess_precision", "eager_mode"} - _PRIVATE)
+    return sorted({*names, *_SUBMODULES, *_TENSORS, "allow_excess_precision", "eager_mode"} - _PRIVATE)
 
 
 class _Module(ModuleWithMode):

@@ -1,0 +1,32 @@
+"""TorchTPU's environment variables that have a meaning here, under our names. ``docs/ENVIRONMENT.md`` lists all."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+
+def _cache_root() -> None:
+    root = os.environ.get("TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT", "")
+    if not root or "TORCH_TPU_CACHE_DIR" in os.environ:
+        return
+    if "://" in root:
+        warnings.warn(
+            f"TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT={root} has no effect: compiled programs are kept in a directory only",
+            stacklevel=2,
+        )
+        return
+    os.environ["TORCH_TPU_CACHE_DIR"] = root
+
+
+def _rank_in_flags() -> None:
+    """``XLA_FLAGS`` may say ``${RANK}``, for files of each process."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "${RANK}" in flags:
+        os.environ["XLA_FLAGS"] = flags.replace("${RANK}", os.environ.get("RANK", "0"))
+
+
+def follow() -> None:
+    """Called before a plugin may be loaded, which reads its variables then."""
+    _cache_root()
+    _rank_in_flags()

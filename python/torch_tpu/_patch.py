@@ -1,0 +1,106 @@
+"""Places where PyTorch 2.13 names its own devices and asks no other: DLPack, autocast's default type, other processes.
+
+Each wraps a public function, so that whichever way it was imported later goes through; tensors of other devices see no difference.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+_CPU, _EXTENSION = 1, 12  # DLDeviceType
+
+_NO_POINTER = (
+    "a tpu tensor has no memory that can be shared by pointer; copy it: tensor.cpu(), or np.from_dlpack(tensor, device='cpu'); "
+    "torch.from_dlpack(tensor) gives a tpu tensor that shares its storage"
+)
+
+
+def _is_tpu(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and x.device.type == "tpu"
+
+
+def _share_by_dlpack() -> None:
+    inner_device, inner_export, inner_import = torch.Tensor.__dlpack_device__, torch.Tensor.__dlpack__, torch.from_dlpack
+
+    @functools.wraps(inner_device)
+    def dlpack_device(self: torch.Tensor) -> Any:
+        return (_EXTENSION, self.device.index) if _is_tpu(self) else inner_device(self)
+
+    @functools.wraps(inner_export)
+    def dlpack(self: torch.Tensor, *, dl_device: Any = None, copy: bool | None = None, **kwargs: Any) -> Any:
+        if not _is_tpu(self):
+            return inner_export(self, dl_device=dl_device, copy=copy, **kwargs)
+        if dl_device is None or int(dl_device[0]) != _CPU or copy is False:
+            raise BufferError(_NO_POINTER)
+        if self.requires_grad:
+            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+        return inner_export(self.resolve_conj().cpu(), dl_device=dl_device, **kwargs)
+
+    @functools.wraps(inner_import)
+    def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> torch.Tensor:
+        if not _is_tpu(ext_tensor):
+            return inner_import(ext_tensor, device=device, copy=copy)
+        if ext_tensor.requires_grad:
+            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+        target = torch.device(device if device is not None else ext_tensor.device)
+        stays = target.type == "tpu" and target.index in (None, ext_tensor.device.index)
+        if copy is False and not stays:
+            raise BufferError(f"copy=False, but a tensor on {ext_tensor.device} can only be had on {target} as a copy")
+        return ext_tensor.detach().to(ext_tensor.device if stays else target, copy=bool(copy))
+
+    torch.Tensor.__dlpack_device__ = dlpack_device  # type: ignore[method-assign]
+    torch.Tensor.__dlpack__ = dlpack  # type: ignore[method-assign]
+    torch.from_dlpack = torch.utils.dlpack.from_dlpack = from_dlpack
+
+
+def _default_autocast_to_bfloat16() -> None:
+    """PyTorch's default for a device of another name is float16, in a variable of each thread: set it when a thread first asks."""
+    inner_get, inner_set = torch.get_autocast_dtype, torch.set_autocast_dtype
+    seen = threading.local()
+
+    @functools.wraps(inner_get)
+    def get_autocast_dtype(device_type: str) -> torch.dtype:
+        if device_type == "tpu" and not hasattr(seen, "yes"):
+            seen.yes = True
+            inner_set("tpu", torch.bfloat16)
+        return inner_get(device_type)
+
+    @functools.wraps(inner_set)
+    def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
+        if device_type == "tpu":
+            seen.yes = True
+        inner_set(device_type, dtype)
+
+    torch.get_autocast_dtype, torch.set_autocast_dtype = get_autocast_dtype, set_autocast_dtype
+
+
+def _rebuild(host: torch.Tensor, device: torch.device, kind: type, requires_grad: bool) -> torch.Tensor:
+    x = host.to(device)
+    return torch.nn.Parameter(x, requires_grad) if kind is torch.nn.Parameter else x.requires_grad_(requires_grad)
+
+
+def _send_by_value() -> None:
+    """A tensor put in a ``torch.multiprocessing`` queue, or given to a process, arrives as a copy: devices are not shared."""
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    def reduce(x: torch.Tensor) -> Any:
+        if x.device.type != "tpu":
+            return reduce_tensor(x)
+        if x.requires_grad and not x.is_leaf:
+            raise RuntimeError("a tensor that is part of a graph cannot be sent to another process: send tensor.detach()")
+        return _rebuild, (x.detach().cpu(), x.device, type(x), x.requires_grad)
+
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, reduce)
+
+
+def patch() -> None:
+    """Called once, when the device is registered."""
+    _share_by_dlpack()
+    _default_autocast_to_bfloat16()
+    _send_by_value()
