@@ -220,7 +220,8 @@ static ttc_status infer_multi_head(const ttc_call *call, uint32_t max, ttc_spec 
   bool fits = call->narg >= 13 && max >= 2;
   for (int i = 0; fits && i < 3; i++) {
     fits = a[i].kind == TTC_ARG_TENSOR && a[i].tensor->ndim == 3 && a[i].tensor->sizes[2] == a[3].i &&
-           a[i].tensor->dtype == a[0].tensor->dtype;
+           a[i].tensor->dtype == a[0].tensor->dtype && a[i].tensor->sizes[0] == a[0].tensor->sizes[0] &&
+           a[i].tensor->sizes[1] == a[0].tensor->sizes[1];
   }
   for (int i = 5; fits && i < 9; i++) {
     fits = a[i].kind == TTC_ARG_TENSOR && a[i].tensor->ndim == 2 - (i + 1) % 2 && a[i].tensor->sizes[0] == a[3].i * (i < 7 ? 3 : 1);

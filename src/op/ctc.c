@@ -224,6 +224,7 @@ void ttc__lower_ctc_backward(shlo *b, ttc_lower *c) {
   ttc_val none = shlo_const_f(b, p.d, 0, 3, all);
   q = shlo_scatter(b, SHLO_SCATTER_ADD, none, shlo_unsqueeze(b, p.labels, 2), ttc__once(b, q), &spec);
   ttc_val g = shlo_mul(b, shlo_sub(b, shlo_1(b, SHLO_EXP, p.lp), q), grad);
+  g = elem_select_f(b, elem_cmp(b, SHLO_EQ, p.lp, -INFINITY), NAN, g); /* as on CPU: q is taken relative to log_probs */
   ttc_val impossible = elem_cmp(b, SHLO_EQ, nll, INFINITY);
   g = elem_select_f(b, impossible, op_bool(c, 8) ? 0 : NAN, g);
   ttc_val counts = shlo_compare(b, SHLO_LT, shlo_iota(b, TTC_S64, 0, 3, all), shlo_reshape(b, p.nframe, 3, each));

@@ -290,7 +290,8 @@ const ttc_op_row ttc__index_rows[] = {
     /* embedding_bag: bag.c */
     SUM("_embedding_bag", ttc__lower_bag, 0),
     SUM("_embedding_bag_forward_only", ttc__lower_bag, 0),
-    SUM("_embedding_bag_backward", ttc__lower_bag_backward, 0),
+    /* eagerly a kernel in Python chooses between this and a sparse gradient */
+    {ELEM_HEAD("_embedding_bag_backward", ttc__lower_bag_backward, 0, TOL_SUM), .flags = TTC_OP_GRAPH_ONLY},
     SUM("_embedding_bag_dense_backward", ttc__lower_bag_backward, 1),
     SUM("_embedding_bag_per_sample_weights_backward", ttc__lower_bag_weights_backward, 0),
 };

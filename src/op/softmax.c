@@ -75,16 +75,25 @@ static void lower_log_softmax_backward(shlo *b, ttc_lower *c) {
 
 /* ---- with a mask: true takes an entry out */
 
-/* The mask of _masked_softmax in x's shape: mask_type 0 [L, L] and 1 [B, L] of an x [B, heads, L, L], else of x's own shape. */
+/* The mask of _masked_softmax, to broadcast against x: mask_type 0 [L, L] and 1 [B, L] of an x [B, heads, L, L], else of x's own
+ * shape. Other shapes are refused, for the CPU's kernel to say what is wrong. */
 static ttc_val mask_of(shlo *b, ttc_lower *c, int i, ttc_val x, int64_t type) {
   ttc_val m = op_in_as(c, i, TTC_BOOL);
-  int n = shlo_ndim(b, x), axes[2] = {n - 2, n - 1};
-  if (shlo_ndim(b, m) == n || n < 3 || shlo_ndim(b, m) != 2) {
+  shlo_type t = *shlo_typeof(b, x);
+  const int64_t *sizes = op_in_sizes(c, i);
+  bool fits = op_in_ndim(c, i) == t.ndim;
+  for (int k = 0; fits && k < t.ndim; k++) {
+    fits = sizes[k] == t.dims[k];
+  }
+  if (fits) {
     return m;
   }
-  axes[0] = type == 1 ? 0 : n - 2;
-  shlo_type t = *shlo_typeof(b, x);
-  return shlo_broadcast_in_dim(b, m, n, t.dims, axes);
+  int axes[2] = {type == 1 ? 0 : 2, 3};
+  if (type > 1 || t.ndim != 4 || op_in_ndim(c, i) != 2 || sizes[0] != t.dims[axes[0]] || sizes[1] != t.dims[3]) {
+    op_refuse(c, "%s with a mask of this shape", op_name(c));
+    return TTC_POISON;
+  }
+  return shlo_broadcast_in_dim(b, m, 4, t.dims, axes);
 }
 
 /* _masked_softmax(self, mask, dim, mask_type): a row with nothing left gives NaN, as on CPU. */
