@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from pair import tensors
 from torch import nn
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, stack_module_state, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 DEV = "tpu"
@@ -115,6 +116,53 @@ def test_gradients_a_sample():
         return tuple(vmap(grad(loss), in_dims=(None, 0, 0))(params, x, t).values())
 
     close(run(mine, x.to(DEV), t.to(DEV)), run(m, x, t))
+
+
+def samples_gradients(m):
+    """Of the sum of squares of the output, for each sample."""
+
+    def run(module, x):
+        params = {k: v.detach() for k, v in module.named_parameters()}
+
+        def loss(p, x):
+            y = functional_call(module, p, (x[None],))
+            return (y[0] if isinstance(y, tuple) else y).square().sum()
+
+        return tuple(vmap(grad(loss), in_dims=(None, 0))(params, x).values())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("make", "x"),
+    [
+        (lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(3, 5, 8)),
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2)), torch.randn(3, 3, 6, 6)),
+        (lambda: nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3)), torch.randint(0, 5, (3, 6))),
+        (lambda: nn.LSTM(4, 3, batch_first=True), torch.randn(3, 5, 4)),
+    ],
+)
+def test_gradients_a_sample_of_modules(make, x):
+    torch.manual_seed(1)
+    m, mine = pairs(make())
+    run = samples_gradients(m)
+    close(run(mine, x.to(DEV)), run(m, x))
+
+
+@pytest.mark.parametrize("size", [(5, 7), (1, 1, 5, 7), (2, 1, 5, 7), (2, 4, 1, 7)])
+def test_mapped_attention(size):
+    """The bias's gradient is each sample's own; the CPU's fused kernel has none."""
+
+    def run(b, q, k):
+        def f(b, q, k):
+            return F.scaled_dot_product_attention(q, k, k, attn_mask=b).square().sum()
+
+        return vmap(grad(f, argnums=(0, 1, 2)), (0, 1, None))(b, q, k)
+
+    args = [torch.randn(3, *size), torch.randn(2, 3, 4, 5, 8), torch.randn(2, 4, 7, 8)]
+    with sdpa_kernel(SDPBackend.MATH):
+        want = run(*args)
+    close(run(*(a.to(DEV) for a in args)), want, 2e-5)
 
 
 def test_ensembles():
