@@ -1,7 +1,6 @@
 """Run a piece of code in a process of its own that has imported torch and torch_tpu but not opened a device.
 
-Importing takes seconds, so one process does it once and forks a child for each piece. The child runs it as ``__main__`` and ends
-as any program does.
+Importing takes seconds, so one process does it once and forks a child for each piece. The child runs it as ``__main__``.
 """
 
 import atexit
@@ -48,8 +47,20 @@ while code is None:
     os.setpgid(0, 0)
     os.environ.update(ask["env"])
     code = compile(ask["code"], "<child>", "exec")
-del fd, line, number, path, pid
-exec(code)
+    whole = ask["whole"]
+del ask, fd, line, number, path, pid
+if whole:
+    exec(code)
+else:
+    status = 0
+    try:
+        exec(code)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 """
 
 _server: subprocess.Popen[str] | None = None
@@ -75,8 +86,11 @@ def _stop() -> None:
         _server.wait()
 
 
-def run(code: str, timeout: float = 60, **env: str) -> Result:
-    """Run ``code``, with these variables set. A child that takes longer than ``timeout`` seconds is killed: status -9."""
+def run(code: str, timeout: float = 60, whole: bool = False, **env: str) -> Result:
+    """Run ``code``, with these variables set. A child that takes longer than ``timeout`` seconds is killed: status -9.
+
+    ``whole``: the interpreter ends as any does. Else the child is gone after the code's last line, which is faster.
+    """
     global _server
     if _server is None:
         _server = subprocess.Popen(
@@ -88,7 +102,7 @@ def run(code: str, timeout: float = 60, **env: str) -> Result:
         os.chmod(out.name, 0o666)  # for children that become somebody else
         os.chmod(err.name, 0o666)
         began = time.monotonic()
-        ask = {"code": textwrap.dedent(code), "env": env, "out": out.name, "err": err.name}
+        ask = {"code": textwrap.dedent(code), "whole": whole, "env": env, "out": out.name, "err": err.name}
         print(json.dumps(ask), file=_server.stdin, flush=True)
         pid = int(_server.stdout.readline())
         alarm = subprocess.Popen([sys.executable, "-S", "-c", _KILLER, str(pid), str(timeout)], stdin=subprocess.PIPE)

@@ -480,7 +480,7 @@ def test_workers_of_their_own(method: str, tmp_path: pathlib.Path) -> None:
         "def work(n): return (torch.ones(n, device='tpu') * 2).sum().item()\n"
         "if __name__ == '__main__':\n"
         "    assert work(1) == 2\n"
-        f"    with m.get_context('{method}').Pool(2) as pool: assert pool.map(work, [1, 2, 3]) == [2, 4, 6]\n"
+        f"    with m.get_context('{method}').Pool(1) as pool: assert pool.map(work, [1, 2, 3]) == [2, 4, 6]\n"
     )
     env = os.environ | {"PYTHONPATH": str(PACKAGE)}
     subprocess.run([sys.executable, file], env=env, check=True, timeout=120)

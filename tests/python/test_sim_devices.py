@@ -60,6 +60,7 @@ def test_an_index_out_of_range_is_an_error() -> None:
     good(
         """
         import torch
+        torch.ones(1, device="tpu:1")
         for f in (lambda: torch.zeros(1, device="tpu:4"), lambda: torch.tpu.set_device(7), lambda: torch.ones(1).to("tpu:9"),
                   lambda: torch.tpu.synchronize(5), lambda: torch.tpu.memory_allocated(6), lambda: torch.empty(2, device="tpu:63"),
                   lambda: torch.tpu.get_device_properties(4)):
