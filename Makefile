@@ -2,6 +2,7 @@
 # make test    the core's tests (C) and the device's (Python)
 # make sweep   every op and module in every mode and dtype, and random programs of views: hours
 # make fuzz    random inputs for keys, views, numbers and cache files; make core-tsan: data races
+# make views   random programs of views, in-place ops and reads beside the CPU; N=20000 of them from FROM=0
 # make build   the wheel, built and installed in .venv
 # make bench   the benchmarks, this backend beside native CPU
 # make lint    formatting, types, layering
@@ -69,7 +70,12 @@ fuzz: $(VENV)/.stamp-venv
 # torch.nn in every mode.
 sweep: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PY) tests/python/sweep.py
-	TORCH_TPU_SWEEP=1 $(PY) -m pytest tests/python/test_views.py tests/python/test_modules.py
+	TORCH_TPU_SWEEP=1 $(PY) -m pytest tests/python/test_modules.py
+	$(MAKE) --no-print-directory views
+
+.PHONY: views
+views: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	$(PY) -W ignore tests/python/view_programs.py $(or $(N),20000) --from $(or $(FROM),0)
 
 build: $(VENV)/.stamp-build
 

@@ -28,6 +28,7 @@ c10::StorageImpl* storage_of(const at::TensorBase& t);
 ttc_store* store_of(const at::TensorBase& t);
 // A DataPtr that owns one reference to the store.
 c10::DataPtr data_ptr(ttc_store* store, c10::DeviceIndex index);
+void resize_storage(const c10::Storage& storage, size_t nbyte);
 // A tensor of this spec around a store (takes the reference).
 at::Tensor wrap(ttc_store* store, const ttc_spec& spec, c10::DeviceIndex index);
 void synchronize(c10::DeviceIndex index);

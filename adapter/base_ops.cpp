@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "adapter.h"
+#include "overlap.h"
 
 namespace tpu {
 
@@ -83,11 +83,7 @@ void resize(at::TensorImpl* self, IntArrayRef size, std::optional<IntArrayRef> s
   const c10::Storage& storage = self->unsafe_storage();
   if (need > storage.nbytes()) {
     TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
-    auto* store = static_cast<ttc_store*>(storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context());
-    ttc_error err;
-    err.op[0] = '\0';
-    check(ttc_store_resize(store, need, &err), err);
-    storage.set_nbytes(need);
+    resize_storage(storage, need);
   }
   if (stride.has_value()) {
     self->set_sizes_and_strides(size, *stride);
@@ -102,7 +98,8 @@ const Tensor& resize_(const Tensor& self, at::SymIntArrayRef size, std::optional
   if (self.sizes() != sizes) {  // a tensor that has the size keeps its strides
     resize(self.unsafeGetTensorImpl(), sizes, std::nullopt);
   }
-  if (format.has_value() && *format != at::MemoryFormat::Preserve) {
+  if (format.has_value()) {
+    TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format", *format);
     TORCH_CHECK(*format == at::MemoryFormat::Contiguous || self.dim() >= 4, "resize_: memory format ", *format,
                 " needs 4 or 5 dimensions");
     self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
@@ -114,10 +111,19 @@ Tensor& set_storage(Tensor& self, at::Storage source, at::SymInt offset, at::Sym
   auto sizes = C10_AS_INTARRAYREF_SLOW(size), strides = C10_AS_INTARRAYREF_SLOW(stride);
   TORCH_CHECK(source.device().type() == kType, "set_: expected a tpu storage, got one on ", source.device());
   int64_t at = offset.guard_int(__FILE__, __LINE__);
+  TORCH_CHECK(strides.empty() || strides.size() == sizes.size(), "unequal size length (", sizes.size(), ") and stride length (",
+              strides.size(), ")");
   TORCH_CHECK(at >= 0, "Tensor: invalid storage offset ", at);
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(std::move(source));
   impl->set_storage_offset(at);
+  if (self.sizes() == sizes && (strides.empty() || self.strides() == strides)) {  // then PyTorch does not let the storage grow
+    size_t need = self.numel() == 0 ? 0 : at::detail::computeStorageNbytes(sizes, self.strides(), self.element_size(), at);
+    TORCH_CHECK(need <= self.storage().nbytes(), "setStorage: sizes ", sizes, ", strides ", self.strides(), ", storage offset ", at,
+                ", and itemsize ", self.element_size(), " requiring a storage size of ", need,
+                " are out of bounds for storage of size ", self.storage().nbytes());
+    return self;
+  }
   resize(impl, sizes, strides.empty() && !sizes.empty() ? std::nullopt : std::make_optional(strides));
   return self;
 }
@@ -191,10 +197,18 @@ Tensor without_bits(const Tensor& t) {
 /* Also of tensors with the conjugate or negative bit: their fallbacks are passed by (below), since they would clone, and so come
  * here again without end. */
 Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
+  if (dst.device() == self.device() && same_view(dst, self)) {
+    return dst;
+  }
   if (dst.numel() == 0) {
+    (void)self.expand(dst.sizes());  // raises where the sizes do not fit
     return dst;
   }
   at::assert_no_internal_overlap(dst);
+  at::assert_no_partial_overlap(dst, self);
+  if (dst.device().type() == kType && copy_overlapping(dst, self)) {
+    return dst;
+  }
   if (self.is_conj() || self.is_neg() || dst.is_conj() || dst.is_neg()) {
     Tensor from = without_bits(self);
     if (self.is_conj() != dst.is_conj() && self.is_complex()) {

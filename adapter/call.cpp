@@ -69,6 +69,7 @@ Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags) {
       o.has_out = true;
     } else {
       o.ncall = i + 1;
+      o.takes_tensors |= k == Kind::Tensor || k == Kind::Tensors || k == Kind::Indices;
     }
     if (k == Kind::Indices) {
       o.indices = static_cast<int>(i);
@@ -91,11 +92,13 @@ Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags) {
   }
   // Results come before what is written in place besides them (running statistics), as in the functional overload.
   std::stable_partition(o.written.begin(), o.written.end(), [&](uint32_t w) { return o.has_out && w >= o.ncall; });
-  static const std::set<std::string> lenient = {"aten::fill_",           "aten::zero_",       "aten::masked_fill_",
-                                                "aten::index_put_",      "aten::index_fill_", "aten::masked_scatter_",
-                                                "aten::_index_put_impl_"};
-  o.may_overlap = lenient.count(s.name()) != 0;
+  o.may_overlap = s.name() == "aten::fill_" || s.name() == "aten::zero_";
   o.may_sample = s.name() == "aten::multinomial";
+  for (const char* part : {"linalg_", "lu_", "ldl_", "cholesky", "ormqr", "lstsq", "triangular", "geqrf"}) {
+    o.values_matter |= s.name().find(part) != std::string::npos;
+  }
+  o.foreach = !o.written.empty() && s.name().rfind("aten::_foreach_", 0) == 0;
+  o.counts_versions = !o.has_out && o.foreach;
   o.hidden_running_stats = s.name() == "aten::native_batch_norm" && o.written.empty();
   return o;
 }
@@ -181,7 +184,7 @@ torch::jit::Stack stand_ins(const Overload& o, c10::ArrayRef<c10::IValue> args, 
   return stack;
 }
 
-constexpr size_t kLargestTrial = 64 << 20;  // bytes
+constexpr size_t kLargestTrial = size_t{64} << 20;  // bytes
 
 size_t nbyte_of(const c10::IValue& v) {
   if (v.isTensor() && v.toTensor().defined()) {
@@ -197,8 +200,8 @@ size_t nbyte_of(const c10::IValue& v) {
   return n;
 }
 
-// The Meta kernel refused the call. The CPU's kernel says why in the words users know, so it is asked, with zeros of the same
-// shapes, unless they are large; returns if it finds nothing wrong.
+}  // namespace
+
 void raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
   size_t n = 0;
   for (const auto& v : args) {
@@ -210,7 +213,42 @@ void raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10
     handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   }
 }
-}  // namespace
+
+bool lay_out_as_cpu(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
+  size_t n = 0;
+  for (const auto& v : args) {
+    n += nbyte_of(v);
+  }
+  if (!o.has_out || o.values_matter || n > kLargestTrial / 16 || (o.flags & TTC_OP_RNG) != 0) {
+    return false;
+  }
+  torch::jit::Stack stack = stand_ins(o, args, at::kCPU);
+  std::vector<c10::IValue> copies(stack.begin(), stack.end());
+  Warnings warnings;
+  try {
+    c10::WarningUtils::WarningHandlerGuard keep(&warnings);
+    at::AutoDispatchBelowADInplaceOrView guard;
+    handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  } catch (const std::exception&) {
+    return false;  // it has no kernel, or refuses zeros
+  }
+  bool resized = false;
+  for (uint32_t w : o.written) {
+    if (w < o.ncall || !args[w].isTensor()) {
+      continue;
+    }
+    const at::Tensor &out = args[w].toTensor(), &copy = copies[w].toTensor();
+    if (out.sizes() != copy.sizes()) {
+      out.resize_(copy.sizes());
+      out.unsafeGetTensorImpl()->set_sizes_and_strides(copy.sizes(), copy.strides());
+      resized = true;
+    }
+  }
+  if (resized) {
+    warnings.give();
+  }
+  return resized;
+}
 
 ttc_spec spec_of(const at::Tensor& t) {
   if (!t.defined()) {
@@ -234,6 +272,14 @@ void specs_of(const c10::IValue& v, std::vector<ttc_spec>& out) {
   }
 }
 }  // namespace
+
+void resize_out(const Overload& o, const at::Tensor& out, at::IntArrayRef sizes) {
+  if (o.takes_tensors) {
+    at::native::resize_output(out, sizes);
+  } else {
+    out.resize_(sizes);  // factories do not warn
+  }
+}
 
 Inference infer_by_meta(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
   Inference result;
@@ -260,7 +306,7 @@ Inference infer_by_meta(const c10::OperatorHandle& handle, const Overload& o, c1
     }
     auto fix = [&](const at::Tensor& out, const at::Tensor& meta) {
       if (out.sizes() != meta.sizes()) {
-        at::native::resize_output(out, meta.sizes());
+        resize_out(o, out, meta.sizes());
         out.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes(), meta.strides());  // linear algebra gives columns
         result.resized = true;
       }
@@ -280,6 +326,19 @@ Inference infer_by_meta(const c10::OperatorHandle& handle, const Overload& o, c1
   }
   return result;
 }
+
+namespace {
+void bump_versions(const Overload& o, c10::ArrayRef<c10::IValue> args) {
+  for (uint32_t w : o.written) {
+    for (size_t k = 0; k < args[w].toListRef().size(); k++) {
+      const at::Tensor& t = args[w].toListRef()[k].toTensor();
+      if (!t.is_inference()) {
+        t.unsafeGetTensorImpl()->bump_version();
+      }
+    }
+  }
+}
+}  // namespace
 
 void give_back(const Overload& o, torch::jit::Stack* stack, ttc_result& res, c10::DeviceIndex index) {
   c10::SmallVector<c10::IValue, 4> out;
@@ -302,6 +361,9 @@ void give_back(const Overload& o, torch::jit::Stack* stack, ttc_result& res, c10
     } else {
       out.push_back(next());
     }
+  }
+  if (o.counts_versions) {
+    bump_versions(o, args);
   }
   ttc_result_done(&res);
   torch::jit::drop(*stack, o.nstack);

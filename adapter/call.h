@@ -1,6 +1,8 @@
 // How one call is described to the core: what is known of an overload, and the arrays a call's IValues become.
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <array>
 #include <vector>
 
@@ -24,6 +26,7 @@ struct Overload {
   std::vector<int> returns;       // [nreturn] stack argument returned, or -1 for a fresh result
   bool has_lists = false;
   bool has_out = false;
+  bool takes_tensors = false;
   bool returns_list = false;
   int generator = -1;
   int indices = -1;  // stack argument that is a list of optional tensors, which may be masks
@@ -32,8 +35,14 @@ struct Overload {
   bool writes_running_stats(c10::ArrayRef<c10::IValue> args) const {
     return hidden_running_stats && args[5].toBool() && args[3].isTensor() && args[3].toTensor().defined();
   }
-  // PyTorch lets few ops write a tensor whose elements share memory (an expanded one).
+  // Writes one number, so that it does not matter whether elements of the target share memory.
   bool may_overlap = false;
+  // _foreach_*: element k of the lists is a call of its own, and later ones see what earlier ones wrote.
+  bool foreach = false;
+  // Matrix decompositions: not to be tried with zeros in place of values.
+  bool values_matter = false;
+  // Autograd's kernels count the writes to tensors, but not to lists of them: done when the call is.
+  bool counts_versions = false;
   // multinomial: an int argument says how many numbers are drawn a row.
   bool may_sample = false;
 };
@@ -48,6 +57,7 @@ struct Frame {
   std::vector<at::Tensor> held;  // temporaries that must outlive the call
   std::array<uint64_t, 2> rng{};
   c10::DeviceIndex index = -1;
+  bool lazy_target = false;  // a tensor to be written has the conjugate or negative bit
 };
 
 Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags);
@@ -216,6 +226,7 @@ struct Describer {
     if (v.isTensor()) {
       const at::Tensor& t = v.toTensor();
       TORCH_CHECK(t.device().type() == kType, "Expected out tensor to be on tpu, but got ", t.device(), " (", name(), ")");
+      f.lazy_target |= t.is_conj() || t.is_neg();
       f.tensors.push_back(tensor(t));
       f.into.push_back(&f.tensors.back());
     } else if (v.isList()) {
@@ -296,6 +307,18 @@ struct Describer {
   }
 };
 
+// Warnings kept back until it is known whether they are wanted.
+struct Warnings final : c10::WarningHandler {
+  c10::WarningHandler* next = c10::WarningUtils::get_warning_handler();
+  std::vector<c10::Warning> kept;
+  void process(const c10::Warning& w) override { kept.push_back(w); }
+  void give() const {
+    for (const auto& w : kept) {
+      next->process(w);
+    }
+  }
+};
+
 // What PyTorch's Meta kernel says of a call's results; raises PyTorch's own errors, c10::NotImplementedError if there is no such
 // kernel.
 struct Inference {
@@ -303,6 +326,23 @@ struct Inference {
   bool resized = false;  // an out= tensor was given its proper size: describe the call again
 };
 Inference infer_by_meta(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args);
+// What a call without a plan needs if its tensors share memory or it has out=; true: the call is done. Plans are made for calls
+// that passed here, and the geometry is part of their keys, so calls with a plan need not be looked at.
+//  - Lists whose elements overlap run one element after another, for later ones see what earlier ones wrote.
+//  - If what is written overlaps itself or what is read, the result depends on the order of reads and writes: such a call runs on
+//    the cpu, in a copy of the storages, which also raises what the cpu raises.
+//  - out= tensors get their size; *resized: one changed.
+bool run_aliased(const c10::OperatorHandle& handle, const Overload& o, torch::jit::Stack* stack, bool* resized);
+// The Meta kernel or the core refused the call. The CPU's kernel says why in the words users know, so it is asked, with zeros of
+// the same shapes, unless they are large; returns if it finds nothing wrong.
+void raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args);
+// Give small out= tensors of a call without a plan the sizes and strides, with the warnings, that the CPU gives them; true if one
+// changed. Meta kernels written in Python would give them row-major strides, and other warnings.
+bool lay_out_as_cpu(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args);
+// Give an out= tensor its size, with PyTorch's warning.
+void resize_out(const Overload& o, const at::Tensor& out, at::IntArrayRef sizes);
+// The call with plain tensors in place of those that have the conjugate or negative bit and are written, copied back after.
+void run_plain(const c10::OperatorHandle& handle, const Overload& o, torch::jit::Stack* stack);
 ttc_spec spec_of(const at::Tensor& t);
 
 // Put a call's results on the stack in place of its arguments.

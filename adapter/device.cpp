@@ -43,8 +43,8 @@ ttc_device* device(c10::DeviceIndex index) {
 }
 
 c10::DataPtr data_ptr(ttc_store* store, c10::DeviceIndex index) {
-  // The data pointer is an identity, never read: contents live in device buffers.
-  return {store, store, &release_store, c10::Device(kType, index)};
+  // The data pointer is an identity, never read: contents live in device buffers. That of an empty storage is null, as elsewhere.
+  return {ttc_store_nbyte(store) != 0 ? store : nullptr, store, &release_store, c10::Device(kType, index)};
 }
 
 c10::StorageImpl* storage_of(const at::TensorBase& t) { return t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(); }
@@ -60,6 +60,15 @@ ttc_store* store_of(const at::TensorBase& t) {
   auto* store = static_cast<ttc_store*>(data.get_context() != nullptr ? data.get_context() : data.get());
   TORCH_CHECK(store != nullptr, "this tpu tensor has no storage: it was made from a null pointer or its storage was released");
   return store;
+}
+
+void resize_storage(const c10::Storage& storage, size_t nbyte) {
+  c10::DataPtr& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+  ttc_error err{};
+  check(ttc_store_resize(static_cast<ttc_store*>(data.get_context()), nbyte, &err), err);
+  storage.set_nbytes(nbyte);
+  c10::DeviceIndex index = data.device().index();
+  data = data_ptr(static_cast<ttc_store*>(data.release_context()), index);
 }
 
 // ------------------------------------------------------------------------------------------------------ allocators
@@ -329,12 +338,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return default_generator(index < 0 ? current : index);
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override { return new_generator(index < 0 ? current : index); }
-  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbyte) const override {
-    auto* s = static_cast<ttc_store*>(storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context());
-    ttc_error err{};
-    check(ttc_store_resize(s, nbyte, &err), err);
-    storage.set_nbytes(nbyte);
-  }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbyte) const override { resize_storage(storage, nbyte); }
 };
 
 // torch.profiler's device times: an event before and one after each op.

@@ -69,6 +69,10 @@ class Fallen {
     Frame f;
     Describer d{o, f};
     d.describe_call(args);
+    if (f.lazy_target) {
+      run_plain(handle, overload, stack);
+      return true;
+    }
     ttc_call call = d.call();
     ttc_result res;
     ttc_error err;
@@ -76,6 +80,13 @@ class Fallen {
     ttc_status st = ttc_call_run(device(f.index), &call, &res, &err);
     if (st == TTC_NOT_FOUND && why == nullptr) {
       return false;
+    }
+    bool resized = false;
+    if (st == TTC_NOT_FOUND && run_aliased(handle, overload, stack, &resized)) {
+      return true;
+    }
+    if (resized) {
+      d.describe_call(args);
     }
     if (st == TTC_NOT_FOUND) {
       uint64_t was = mask;

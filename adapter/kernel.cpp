@@ -2,7 +2,6 @@
 //
 // A call's IValues are described to the core as plain structs. If the core has a plan for this signature it runs; if not, PyTorch's
 // own Meta kernel says what the results look like (and raises PyTorch's own errors), and the core lowers the call.
-#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
 
@@ -34,6 +33,10 @@ struct Kernel final : c10::OperatorKernel {
                    /*keep_lone_mask=*/o.ncall > 2);
     }
     d.describe_call(args);
+    if (C10_UNLIKELY(f.lazy_target)) {
+      run_plain(handle, o, stack);
+      return;
+    }
     if ((o.flags & TTC_OP_SIZED) != 0) {
       size_outs(handle, d, args);
     }
@@ -49,11 +52,21 @@ struct Kernel final : c10::OperatorKernel {
       if (refused.load(std::memory_order_relaxed) && fall_through_known(handle, stack)) {
         return;
       }
+      bool resized = false;
+      if (run_aliased(handle, o, stack, &resized)) {
+        return;
+      }
+      if (resized) {
+        d.describe_call(args);
+      }
       st = miss(handle, d, args, &res, &err);
       if (st == TTC_UNIMPLEMENTED) {
         refused = true;
         fall_through(handle, stack, std::string(" (") + err.message + ")");
         return;
+      }
+      if (st == TTC_INVALID_ARGUMENT) {
+        raise_as_cpu_does(handle, o, args);
       }
     }
     check(st, err);
@@ -65,11 +78,6 @@ struct Kernel final : c10::OperatorKernel {
 
   ttc_status miss(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, ttc_result* res,
                   ttc_error* err) {
-    for (uint32_t w : o.written) {
-      if (!o.may_overlap && args[w].isTensor()) {
-        at::assert_no_internal_overlap(args[w].toTensor());  // the geometry is part of the key, so a hit has been checked
-      }
-    }
     ttc_call call = d.call();
     Inference found;
     if ((o.flags & TTC_OP_NO_META) != 0) {
@@ -126,7 +134,8 @@ struct Kernel final : c10::OperatorKernel {
       at::IntArrayRef sizes(spec.sizes, static_cast<size_t>(spec.ndim));
       const at::Tensor& out = args[w].toTensor();
       if (out.sizes() != sizes) {
-        at::native::resize_output(out, sizes);
+        resize_out(o, out, sizes);
+        out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, at::IntArrayRef(spec.strides, sizes.size()));
         resized = true;
       }
     }
