@@ -26,6 +26,7 @@ struct pjrt_exe {
   const pjrt_plugin *plugin;
   PJRT_LoadedExecutable *loaded;
   int nout;
+  int64_t temp_nbyte;
 };
 
 /* A pjrt_buffer is never defined: its address is the plugin's PJRT_Buffer. */

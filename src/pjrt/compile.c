@@ -165,6 +165,11 @@ static ttc_status wrap(const pjrt_client *c, PJRT_LoadedExecutable *loaded, pjrt
     PJRT_Executable_NumOutputs_Args outputs = {.executable = executable};
     status = PJRT_CALL(c->plugin, PJRT_Executable_NumOutputs, &outputs, err);
     e->nout = outputs.num_outputs < INT_MAX ? (int)outputs.num_outputs : INT_MAX;
+    ttc_error ignored;
+    PJRT_Executable_GetCompiledMemoryStats_Args memory = {.executable = executable};
+    if (status == TTC_OK && PJRT_CALL(c->plugin, PJRT_Executable_GetCompiledMemoryStats, &memory, &ignored) == TTC_OK) {
+      e->temp_nbyte = memory.temp_size_in_bytes > 0 ? memory.temp_size_in_bytes : 0;
+    }
     PJRT_DESTROY(c->plugin, PJRT_Executable_Destroy, executable, executable);
   }
   if (status != TTC_OK) {
@@ -248,6 +253,10 @@ void pjrt_exe_free(pjrt_exe *e) {
     PJRT_DESTROY(e->plugin, PJRT_LoadedExecutable_Destroy, executable, e->loaded);
     free(e);
   }
+}
+
+int64_t pjrt_exe_temp_nbyte(const pjrt_exe *e) {
+  return e->temp_nbyte;
 }
 
 int pjrt_exe_nout(const pjrt_exe *e) {

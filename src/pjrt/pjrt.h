@@ -51,6 +51,8 @@ ttc_status pjrt_exe_serialize(pjrt_exe *e, char **bytes, size_t *nbyte, ttc_erro
 ttc_status pjrt_exe_deserialize(pjrt_client *c, int device, const char *bytes, size_t nbyte, pjrt_exe **out, ttc_error *err);
 void pjrt_exe_free(pjrt_exe *e);
 int pjrt_exe_nout(const pjrt_exe *e);
+int64_t pjrt_exe_temp_nbyte(
+    const pjrt_exe *e); /* what a launch takes besides arguments and results; 0 if the plugin does not say */
 /* Launch on the executable's device; does not wait. outs gets pjrt_exe_nout buffers. Donation is as the program says, except for
  * parameters in keep[0..nkeep) (int64 numbers). The hot path: no allocation of its own. */
 ttc_status pjrt_execute(pjrt_exe *e, pjrt_buffer *const *args, size_t narg, const int64_t *keep, size_t nkeep, pjrt_buffer **outs,

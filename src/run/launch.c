@@ -221,6 +221,7 @@ static void free_leftovers(ttc_device *dev, leftovers *left) {
 /* A result that is missing would be taken for undefined contents. */
 static ttc_status execute(ttc_device *dev, const ttc_plan *plan, pjrt_buffer **args, pjrt_buffer **outs, ttc_error *err) {
   uint32_t n = plan->low.nproduct;
+  TTC_TRY(ttc__memory_check_launch(dev, pjrt_exe_temp_nbyte(plan->exe), err));
   memset(outs, 0, n * sizeof *outs);
   TTC_TRY(pjrt_execute(plan->exe, args, plan->low.nparam, NULL, 0, outs, err));
   for (uint32_t k = 0; k < n; k++) {

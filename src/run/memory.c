@@ -270,6 +270,15 @@ void ttc__memory_reclaim_launching(ttc_device *dev) {
   give_back(dev);
 }
 
+ttc_status ttc__memory_look_at_launch(ttc_device *dev, int64_t nbyte, ttc_error *err) {
+  text t = {.n = 0};
+  if (!dev->info.simulated || machine_free() - RESERVE >= nbyte) { /* elsewhere the plugin says it itself */
+    return TTC_OK;
+  }
+  say_size(&t, nbyte);
+  return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "it takes %s for itself while it runs", t.at);
+}
+
 void ttc__memory_explain(ttc_device *dev, ttc_error *err) {
   text t = {.n = 0};
   say(&t, "tpu:%d is out of memory while running this op (%.300s).", dev->index, err->message);

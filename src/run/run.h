@@ -179,6 +179,8 @@ ttc_status ttc__options_from_environment(ttc_device *dev, ttc_error *err); /* be
 #define PROMISED_FROM 4096        /* bytes: smaller stores are not summed */
 #define LOOKED_AT_FROM (64 << 20) /* larger ones are always given a second look */
 
+ttc_status ttc__memory_look_at_launch(ttc_device *dev, int64_t nbyte, ttc_error *err);
+
 /* May so many bytes be asked for without a second look? */
 static inline bool ttc__memory_fits(ttc_device *dev, int64_t nbyte) {
   return nbyte < PROMISED_FROM ||
@@ -199,6 +201,10 @@ int64_t ttc__fresh_nbyte(const ttc_call *call, uint32_t nout, const ttc_spec *sp
 void ttc__memory_reclaim_launching(ttc_device *dev);
 void ttc__memory_explain(ttc_device *dev, ttc_error *err); /* say who holds it. Launch lock held */
 int64_t ttc__machine_nbyte(void);
+/* Is there room for what a launch takes for itself? TTC_RESOURCE_EXHAUSTED. Launch lock held. */
+static inline ttc_status ttc__memory_check_launch(ttc_device *dev, int64_t nbyte, ttc_error *err) {
+  return nbyte < LOOKED_AT_FROM ? TTC_OK : ttc__memory_look_at_launch(dev, nbyte, err);
+}
 ttc_status ttc__memory_init(ttc_device *dev, ttc_error *err);
 
 /* ---- evict.c */

@@ -27,7 +27,7 @@ enum { MAX_DEVICE = 8, MAX_CALLBACK = 4096 };
   X(PJRT_Executable_Serialize) X(PJRT_Executable_DeserializeAndLoad) X(PJRT_LoadedExecutable_Destroy)                 \
   X(PJRT_LoadedExecutable_GetExecutable) X(PJRT_LoadedExecutable_Execute) X(PJRT_Buffer_Destroy)                      \
   X(PJRT_Buffer_Dimensions) X(PJRT_Buffer_OnDeviceSizeInBytes) X(PJRT_Buffer_IsDeleted) X(PJRT_Buffer_ToHostBuffer)   \
-  X(PJRT_Buffer_ReadyEvent) X(PJRT_Buffer_UnsafePointer)
+  X(PJRT_Buffer_ReadyEvent) X(PJRT_Buffer_UnsafePointer) X(PJRT_Executable_GetCompiledMemoryStats)
 /* clang-format on */
 
 enum call {
@@ -377,6 +377,12 @@ CALL(PJRT_Executable_NumOutputs) {
   BEGIN(PJRT_Executable_NumOutputs);
   size_t n = args->executable->program->nout;
   args->num_outputs = ODD("more outputs") ? n + 7 : ODD("huge outputs") ? SIZE_MAX : ODD("no outputs") ? 0 : n;
+  return NULL;
+}
+
+CALL(PJRT_Executable_GetCompiledMemoryStats) {
+  BEGIN(PJRT_Executable_GetCompiledMemoryStats);
+  args->temp_size_in_bytes = ODD("huge temporaries") ? (int64_t)1 << 50 : 0;
   return NULL;
 }
 

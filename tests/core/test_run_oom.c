@@ -5,11 +5,13 @@
 enum { KIB = 1024, MIB = KIB * KIB };
 
 static fake_plugin_starve_fn *starve;
+static fake_plugin_misbehave_fn *misbehave;
 
-static void find_starve(void) {
+static void find_controls(void) {
   void *lib = dlopen(getenv("TTC_FAKE_PLUGIN"), RTLD_NOW | RTLD_NOLOAD);
-  void *found = dlsym(lib, "fake_plugin_starve");
-  memcpy(&starve, &found, sizeof found);
+  void *found[] = {dlsym(lib, "fake_plugin_starve"), dlsym(lib, "fake_plugin_misbehave")};
+  memcpy(&starve, &found[0], sizeof found[0]);
+  memcpy(&misbehave, &found[1], sizeof found[1]);
 }
 
 /* n floats, written. */
@@ -150,14 +152,32 @@ static void test_starving_transfers(void) {
   OK(ttc_device_synchronize(dev, &err));
 }
 
+/* What a program takes while it runs is known once it is compiled: too much, and it is not run. */
+static void test_temporaries(void) {
+  float host[9];
+  ten y, a = floats(9);
+  misbehave("huge temporaries");
+  long ran = fake_count("PJRT_LoadedExecutable_Execute");
+  OK(add(&a, &a, 1, NULL, &y));
+  IS(get(&y, host), TTC_RESOURCE_EXHAUSTED);
+  CHECK(says("it takes 1.00 PiB for itself while it runs"));
+  CHECK_EQ(fake_count("PJRT_LoadedExecutable_Execute"), ran);
+  misbehave(NULL);
+  OK(get(&a, host));
+  OK(ttc_device_synchronize(dev, &err));
+  ttc_store_release(a.store);
+  ttc_store_release(y.store);
+}
+
 int main(void) {
   open_fake();
-  find_starve();
+  find_controls();
   long live = fake_live();
   test_limit();
   test_absurd_sizes();
   test_starving_launch();
   test_starving_transfers();
+  test_temporaries();
   OK(ttc_device_reclaim(dev, &err)); /* gives the cached numbers back too */
   CHECK_EQ(stats().live_nbyte, 0);
   CHECK_EQ(fake_live() - live, (long)stats().plans);
