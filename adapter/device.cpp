@@ -3,8 +3,6 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <c10/util/ApproximateClock.h>
-#include <torch/csrc/profiler/stubs/base.h>
 
 #include <array>
 #include <atomic>
@@ -341,46 +339,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbyte) const override { resize_storage(storage, nbyte); }
 };
 
-// torch.profiler's device times: an event before and one after each op.
-struct Profiler final : torch::profiler::impl::ProfilerStubs {
-  using Mark = torch::profiler::impl::ProfilerVoidEventStub;
-  void record(c10::DeviceIndex* index, Mark* mark, int64_t* cpu_ns) const override {
-    ttc_event* e = nullptr;
-    ttc_error err{};
-    if (index != nullptr) {
-      *index = current;
-    }
-    check(ttc_event_record(device(current), &e, &err), err);
-    *mark = Mark(e, [](void* p) { ttc_event_release(static_cast<ttc_event*>(p)); });
-    if (cpu_ns != nullptr) {
-      *cpu_ns = c10::getTime();
-    }
-  }
-  float elapsed(const Mark* from, const Mark* to) const override {  // microseconds
-    Guard guard;
-    guard.synchronizeEvent(from->get());
-    guard.synchronizeEvent(to->get());
-    return static_cast<float>(guard.elapsedTime(from->get(), to->get(), current) * 1e3);
-  }
-  void mark(const char*) const override {}
-  void rangePush(const char*) const override {}
-  void rangePop() const override {}
-  bool enabled() const override { return true; }
-  void onEachDevice(std::function<void(int)> op) const override {
-    for (int i = 0; i < kMaxDevices; i++) {
-      if (devices[i].load() != nullptr) {
-        op(i);
-      }
-    }
-  }
-  void synchronize() const override { tpu::synchronize(current); }
-};
-
 bool register_hooks() {
   static Hooks hooks;
   at::RegisterPrivateUse1HooksInterface(&hooks);
-  static Profiler profiler;
-  torch::profiler::impl::registerPrivateUse1Methods(&profiler);
   return true;
 }
 const bool hooks_registered = register_hooks();

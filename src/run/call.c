@@ -192,6 +192,7 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
   encode_numbers(plan, call, r->numbers);
   plan->last_use = atomic_load_explicit(&dev->calls, memory_order_relaxed);
   r->kind = RECORD_LAUNCH;
+  r->tag = atomic_load_explicit(&dev->tracing, memory_order_relaxed) ? ttc__trace_tag() : 0;
   r->plan = plan;
   r->buf = NULL;
   atomic_fetch_add_explicit(&plan->refs, 2, memory_order_relaxed); /* the record's and the result's */

@@ -270,6 +270,7 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
   pjrt_buffer **args = dev->scratch, **outs = args + dev->scratch_cap;
   leftovers left = {.bufs = outs + dev->scratch_cap};
   ttc__poison *poison = NULL;
+  int64_t launch_ns = dev->trace != NULL ? ttc__now_ns() : 0;
   ttc_status st = resolve(dev, r, args, &left, &poison, err);
   if (st == TTC_OK) {
     st = execute(dev, plan, args, outs, err);
@@ -278,6 +279,9 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
     st = retry(dev, r, args, outs, &left, &poison, err);
   }
   if (st == TTC_OK) {
+    if (dev->trace != NULL) {
+      ttc__trace_launched(dev, r, outs, launch_ns);
+    }
     place_results(dev, r, outs);
   } else {
     distrust(dev, plan);

@@ -13,6 +13,7 @@
 #include "cache/cache.h"
 #include "graph/key.h"
 #include "pjrt/pjrt.h"
+#include "ttc_trace.h"
 
 struct ttc_store {
   ttc__keyed keyed; /* first: key.c sees only this. Guarded by the dispatch lock */
@@ -70,6 +71,7 @@ typedef enum record_kind { RECORD_LAUNCH, RECORD_UPLOAD, RECORD_RESIZE, RECORD_E
 #define RECORD_INLINE_NUMBERS 4
 typedef struct record {
   uint8_t kind; /* record_kind */
+  uint64_t tag; /* of a trace */
   uint32_t nstore, nnumber;
   ttc_plan *plan; /* LAUNCH */
   union {
@@ -147,7 +149,9 @@ struct ttc_device {
   _Atomic int nfreed;       /* in both */
   pjrt_event **dropped;     /* of results let go of while being computed; filled under the store lock */
   uint32_t dropped_cap, weed_at;
-  ttc_event *last_event; /* launched; under the launch lock */
+  ttc_event *last_event;    /* launched; under the launch lock */
+  struct ttc__trace *trace; /* NULL: none; under the launch lock */
+  _Atomic bool tracing;
   _Atomic uint32_t ndropped;
   _Atomic int64_t live_nbyte, peak_nbyte, live_nbuffer, peak_nbuffer; /* written under the store lock */
   _Atomic int64_t promised_nbyte;              /* of all stores there are, computed or not; without small ones */
@@ -262,6 +266,11 @@ ttc_status ttc__compute_all(ttc_device *dev, ttc_error *err);
 void ttc__compute_launched(ttc_device *dev); /* what is launched is computed. Launch lock held throughout. blocks */
 /* Launch lock held. *settled: s's contents are there, lost or none. Else they were waited for, and the launch lock was dropped. */
 ttc_status ttc__compute_store(ttc_store *s, bool *settled, ttc_error *err);
+
+/* ---- trace.c */
+uint64_t ttc__trace_tag(void);
+/* Launch lock held, dev->trace not NULL: r was launched at that time and gave outs. */
+void ttc__trace_launched(ttc_device *dev, const record *r, pjrt_buffer *const *outs, int64_t launch_ns);
 
 /* ---- launch.c */
 ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err); /* only TTC_CANCELLED is returned; failures poison */

@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 
 #include "run_tools.h"
+#include "ttc_trace.h"
 
 enum { BIG = 64 }; /* 64 x 64: more than what a launch is taken to finish by itself */
 
@@ -208,6 +209,41 @@ static void test_options(void) {
   ttc_store_release(x.store);
 }
 
+static void test_trace(void) {
+  ttc_span *spans;
+  size_t n = 99;
+  ten y, x = ones();
+  OK(add(&x, &x, 1, NULL, NULL)); /* before: not part of it */
+  OK(ttc_trace_start(dev, &err));
+  IS(ttc_trace_start(dev, &err), TTC_FAILED_PRECONDITION);
+  ttc_trace_tag(7);
+  OK(add(&x, &x, 1, NULL, &y));
+  ttc_trace_tag(0);
+  OK(ttc_device_flush(dev, &err));
+  fake_hold(1);
+  OK(add(&y, &x, 1, NULL, NULL));
+  OK(ttc_device_flush(dev, &err));
+  pthread_t thread;
+  pthread_create(&thread, NULL, let_go_soon, NULL);
+  OK(ttc_trace_stop(dev, &spans, &n, &err));
+  pthread_join(thread, NULL);
+  CHECK_EQ(n, 2);
+  for (size_t i = 0; i < n && n == 2; i++) {
+    CHECK(strcmp(spans[i].op, "add.Tensor") == 0);
+    CHECK_EQ(spans[i].tag, i == 0 ? 7 : 0);
+    CHECK(spans[i].start_ns <= spans[i].done_ns);
+  }
+  CHECK(n != 2 || spans[1].start_ns >= spans[0].done_ns);
+  CHECK(n != 2 || spans[1].done_ns - spans[1].start_ns >= 20000000);
+  ttc_trace_free(spans);
+  OK(add(&x, &x, 1, NULL, NULL));
+  OK(ttc_trace_stop(dev, &spans, &n, &err)); /* none is going on */
+  CHECK_EQ(n, 0);
+  ttc_trace_free(spans);
+  ttc_store_release(x.store);
+  ttc_store_release(y.store);
+}
+
 static void test_counts(void) {
   ten x = ones();
   OK(ttc_device_flush(dev, &err));
@@ -239,6 +275,7 @@ int main(void) {
   CHECK_EQ(fake_live() - live, (long)stats().plans);
   test_options();
   test_counts();
+  test_trace();
   CHECK_EQ(stats().live_nbyte, 0);
   ttc_shutdown(5000);
   return CHECK_DONE();

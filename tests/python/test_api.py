@@ -1,6 +1,7 @@
 """``torch.tpu``'s public names beside devices and streams, and what PyTorch's own tools make of the device."""
 
 import copy
+import itertools
 import pathlib
 import pickle
 import subprocess
@@ -631,6 +632,49 @@ def test_launch_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="number of ranks"):
         d.topology_aware_mesh((2,))
     assert d.spmd_safe(len)([1]) == 1
+
+
+def test_the_profiler_shows_what_the_device_ran(tmp_path: pathlib.Path) -> None:
+    import json
+
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    x = torch.randn(256, 256, device="tpu")
+
+    def work() -> None:
+        with record_function("mine"):
+            (x @ x).relu().sum().item()
+
+    work()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1], record_shapes=True) as p:
+        work()
+        work()
+    ran = {e.name: e for e in p.events() if e.device_type == torch.autograd.DeviceType.PrivateUse1}
+    assert set(ran) >= {"mm", "relu", "sum"}
+    assert all(e.device_time_total > 0 for e in ran.values())
+    for e in p.events():
+        if e.name == "aten::mm" and e.device_type == torch.autograd.DeviceType.CPU:
+            assert [k.name for k in e.kernels] == ["mm"] and e.input_shapes == [[256, 256], [256, 256]]
+    assert "TPU total" in p.key_averages().table(sort_by="cpu_time_total")
+    p.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    kernels = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: e["ts"])
+    assert [e["name"] for e in kernels].count("mm") == 2
+    for a, b in itertools.pairwise(kernels):
+        assert a["ts"] + a["dur"] <= b["ts"] + 1e-3  # one program at a time
+    assert any(e.get("args", {}).get("name") == "tpu:0" for e in events)
+    with torch.autograd.profiler.profile(use_device="tpu") as q:
+        work()
+    assert {e.key: e.device_time_total > 0 for e in q.key_averages()}["aten::mm"]
+
+
+def test_profiling_the_cpu_opens_no_device() -> None:
+    code = (
+        "import torch, torch_tpu; from torch.profiler import profile\n"
+        "with profile() as p: torch.ones(3) + 1\n"
+        "assert not torch.tpu.is_initialized() and any(e.name == 'aten::add' for e in p.events())"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_profiler_settings() -> None:
