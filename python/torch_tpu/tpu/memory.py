@@ -21,7 +21,7 @@ OutOfMemoryError = torch.OutOfMemoryError
 
 def _stats(device: Any) -> dict[str, int]:
     i = index(device)
-    if not _C.is_open():
+    if not _C.is_open() and i < _C.device_count():
         return {"live_bytes": 0, "peak_bytes": 0, "made_bytes": 0, "live_buffers": 0, "peak_buffers": 0, "made_buffers": 0}
     _C.flush(i)
     return _C.stats(i)
