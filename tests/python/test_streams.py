@@ -11,6 +11,7 @@ import time
 
 import pytest
 import torch
+from child import good
 
 N = 768
 
@@ -223,3 +224,31 @@ def test_events_after_fork_are_refused(x: torch.Tensor) -> None:
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     pending.synchronize()
+
+
+def test_an_event_of_another_device_is_waited_for() -> None:
+    good(
+        """
+        import torch
+        torch.tpu.set_device(0)
+        x = torch.ones(768, 768, device="tpu:0")
+        y = torch.ones(4, device="tpu:1")
+        def work():
+            z = x
+            for _ in range(8):
+                z = (z @ x) * 1e-3
+            return z
+        work(), y + 1
+        torch.tpu.synchronize(0), torch.tpu.synchronize(1)
+        z = work()
+        first = torch.tpu.current_stream(0).record_event()
+        other = torch.tpu.current_stream(1)
+        other.wait_event(first)
+        w = y + 1
+        second = other.record_event()
+        assert not first.query() and not second.query() and not other.query()
+        second.synchronize()
+        assert first.query() and second.query() and w.tolist() == [2] * 4
+        """,
+        TORCH_TPU_SIM_DEVICES="2",
+    )
