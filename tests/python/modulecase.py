@@ -242,9 +242,8 @@ class Runner:
             want, error = raised(lambda: self.results(host, args, kwargs))
         got, mine_error = raised(lambda: self.results(mine, *on_tpu))
         if error is not None and mine_error is None and isinstance(error, NotImplementedError):
-            want, error = raised(lambda: self.results(wide, *on_double))  # a dtype that only the CPU's kernel lacks
-            want = tree_map(lambda t: t.to(self.dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t, want)
-            self.comparer(r, None, None).trees(got, want, "beside float64:")
+            wide_results, error = raised(lambda: self.results(wide, *on_double))  # a dtype that only the CPU's kernel lacks
+            self.near_double(got, wide_results)
             return
         if type(mine_error) is not type(error):
             raise Mismatch(f"{show(mine_error)}, the CPU {show(error)}")
@@ -256,6 +255,14 @@ class Runner:
             return None if error else [None if t is None else t.stride() for t in opcase.leaves(found)]
 
         self.comparer(r, lambda: self.results(wide, *on_double), meta_strides).trees(got, want, "")
+
+    def near_double(self, got, wide) -> None:
+        """Rounding after each op is seen beside the largest entry."""
+        for g, w in zip(opcase.leaves(got), opcase.leaves(wide), strict=True):
+            if g is not None:
+                finite = w.detach()[w.isfinite()].abs()
+                scale = finite.max().item() if finite.numel() else 0
+                torch.testing.assert_close(g.cpu().to(w.dtype), w, rtol=1.6e-2, atol=1.6e-2 * scale + 1e-5, equal_nan=True)
 
     def comparer(self, r: Recorder, double, strides) -> Comparer:
         rtol, atol = self.tolerance()
