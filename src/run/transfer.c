@@ -208,11 +208,13 @@ ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err) {
   if (nbyte > (size_t)INT64_MAX / 2) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "a storage of %zu bytes is larger than any device", nbyte);
   }
+  TTC_TRY(ttc__queue_reserve(dev, err));
   if (nbyte > s->nbyte && !ttc__memory_fits(dev, (int64_t)(nbyte - s->nbyte))) {
     ttc__asked asked = {.op = UINT32_MAX, .nbyte = (int64_t)(nbyte - s->nbyte)};
+    ttc__lock_drop(&dev->dispatch);
     TTC_TRY(ttc__memory_make_room(dev, &asked, err));
+    TTC_TRY(ttc__queue_reserve(dev, err));
   }
-  TTC_TRY(ttc__queue_reserve(dev, err));
   if (nbyte == s->nbyte) {
     ttc__lock_drop(&dev->dispatch);
     return TTC_OK;
