@@ -59,24 +59,25 @@ def _share_by_dlpack() -> None:
 
 
 def _default_autocast_to_bfloat16() -> None:
-    """PyTorch's default for a device of another name is float16, in a variable of each thread: set it when a thread first asks."""
-    inner_get, inner_set = torch.get_autocast_dtype, torch.set_autocast_dtype
+    """PyTorch's default for a device of another name is float16, in a variable of each thread.
+
+    It is changed in this thread now, and in others when they first use autocast. ``torch.get_autocast_dtype`` itself is one of the
+    functions that Dynamo knows, and must stay what it is.
+    """
+    inner = torch.autocast.__init__
     seen = threading.local()
 
-    @functools.wraps(inner_get)
-    def get_autocast_dtype(device_type: str) -> torch.dtype:
+    @functools.wraps(inner)
+    def init(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
         if device_type == "tpu" and not hasattr(seen, "yes"):
             seen.yes = True
-            inner_set("tpu", torch.bfloat16)
-        return inner_get(device_type)
+            if torch.get_autocast_dtype("tpu") == torch.float16:
+                torch.set_autocast_dtype("tpu", torch.bfloat16)
+        inner(self, device_type, *args, **kwargs)
 
-    @functools.wraps(inner_set)
-    def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
-        if device_type == "tpu":
-            seen.yes = True
-        inner_set(device_type, dtype)
-
-    torch.get_autocast_dtype, torch.set_autocast_dtype = get_autocast_dtype, set_autocast_dtype
+    torch.autocast.__init__ = init  # type: ignore[method-assign]
+    seen.yes = True
+    torch.set_autocast_dtype("tpu", torch.bfloat16)
 
 
 def _rebuild(host: torch.Tensor, device: torch.device, kind: type, requires_grad: bool) -> torch.Tensor:

@@ -379,6 +379,18 @@ def test_autocast_lowers_to_bfloat16_in_every_thread() -> None:
     assert seen == [torch.bfloat16] * 2
 
 
+def test_autocast_under_dynamo() -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.autocast(x.device.type, dtype=torch.float16):
+            y = x @ x
+        with torch.autocast(x.device.type):
+            return y, x @ x
+
+    for device in ("cpu", "tpu"):
+        assert [y.dtype for y in f(torch.ones(2, 2, device=device))] == [torch.float16, torch.bfloat16]
+
+
 def test_autocast_lists_are_the_accelerators() -> None:
     a, h = torch.ones(4, 4, device="tpu"), torch.ones(4, 4, device="tpu", dtype=torch.float16)
     with torch.autocast("tpu", dtype=torch.float16):
