@@ -114,23 +114,26 @@ Tensor& set_storage(Tensor& self, at::Storage source, at::SymInt offset, at::Sym
   TORCH_CHECK(strides.empty() || strides.size() == sizes.size(), "unequal size length (", sizes.size(), ") and stride length (",
               strides.size(), ")");
   TORCH_CHECK(at >= 0, "Tensor: invalid storage offset ", at);
+  // Where size and strides stay, PyTorch does not let the storage grow.
+  bool stays = self.sizes() == sizes && (strides.empty() || self.strides() == strides);
+  size_t need = !stays || self.numel() == 0
+                    ? 0
+                    : at::detail::computeStorageNbytes(sizes, self.strides(), self.element_size(), static_cast<size_t>(at));
+  TORCH_CHECK(need <= source.nbytes(), "setStorage: sizes ", sizes, ", strides ", self.strides(), ", storage offset ", at,
+              ", and itemsize ", self.element_size(), " requiring a storage size of ", need,
+              " are out of bounds for storage of size ", source.nbytes());
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(std::move(source));
   impl->set_storage_offset(at);
-  if (self.sizes() == sizes && (strides.empty() || self.strides() == strides)) {  // then PyTorch does not let the storage grow
-    size_t need = self.numel() == 0 ? 0 : at::detail::computeStorageNbytes(sizes, self.strides(), self.element_size(), at);
-    TORCH_CHECK(need <= self.storage().nbytes(), "setStorage: sizes ", sizes, ", strides ", self.strides(), ", storage offset ", at,
-                ", and itemsize ", self.element_size(), " requiring a storage size of ", need,
-                " are out of bounds for storage of size ", self.storage().nbytes());
-    return self;
+  if (!stays) {
+    resize(impl, sizes, strides.empty() && !sizes.empty() ? std::nullopt : std::make_optional(strides));
   }
-  resize(impl, sizes, strides.empty() && !sizes.empty() ? std::nullopt : std::make_optional(strides));
   return self;
 }
 
 Tensor& set_whole_storage(Tensor& self, at::Storage source) {
   int64_t n = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
-  return set_storage(self, std::move(source), 0, {c10::SymInt(n)}, {c10::SymInt(1)});
+  return set_storage(self, std::move(source), 0, {c10::SymInt(n)}, {});
 }
 
 Tensor& set_tensor(Tensor& self, const Tensor& source) {
@@ -142,7 +145,7 @@ Tensor& set_tensor(Tensor& self, const Tensor& source) {
 
 Tensor& set_empty(Tensor& self) {
   Tensor fresh = make({0}, {1}, self.scalar_type(), self.device().index());
-  return set_storage(self, fresh.storage(), 0, {c10::SymInt(0)}, {c10::SymInt(1)});
+  return set_storage(self, fresh.storage(), 0, {c10::SymInt(0)}, {});
 }
 
 bool is_set_to(const Tensor& self, const Tensor& other) {

@@ -320,19 +320,21 @@ void run_on_shadows(const c10::OperatorHandle& handle, const Overload& o, torch:
     }
   }
 }
-// True: done, on the cpu.
-bool run_overlapping(const c10::OperatorHandle& handle, const Overload& o, torch::jit::Stack* stack) {
-  if (o.written.empty()) {
-    return false;
-  }
-  auto args = torch::jit::last(*stack, o.nstack);
+enum class Overlap { None, Same, Some };
+
+// How what is written meets what is read: not, as the very same view, or otherwise. Raises for large calls what can be told of
+// them.
+Overlap find_overlap(const Overload& o, c10::ArrayRef<c10::IValue> args) {
   auto all = operands(o, args);
-  bool overlaps = false, same = false, other_dtype = false;
+  Overlap found = Overlap::None;
   std::set<ttc_store*> stores;
   size_t n = 0;
   for (const auto& p : all) {
-    overlaps |= p.written && !o.may_overlap && elements_repeat(p.t);
-    other_dtype |= o.has_out && p.written && p.t.scalar_type() != all[0].t.scalar_type();
+    if (p.written && !o.may_overlap && elements_repeat(p.t)) {
+      found = Overlap::Some;
+    } else if (o.has_out && p.written && p.t.scalar_type() != all[0].t.scalar_type()) {
+      found = std::max(found, Overlap::Same);  // which dtypes an op can write is asked in the same way
+    }
     n += stores.insert(p.store).second ? p.t.storage().nbytes() : 0;
   }
   bool large = (o.flags & TTC_OP_RNG) != 0 || n > kLargestShadow;
@@ -340,23 +342,15 @@ bool run_overlapping(const c10::OperatorHandle& handle, const Overload& o, torch
     if (large) {
       at::assert_no_partial_overlap(a.t, b.t);
     }
-    (same_view(a.t, b.t) ? same : overlaps) = true;
-    return overlaps;
+    found = std::max(found, same_view(a.t, b.t) ? Overlap::Same : Overlap::Some);
+    return found == Overlap::Some;
   });
   for (const auto& p : all) {
-    if (overlaps && large && p.written) {
+    if (found == Overlap::Some && large && p.written) {
       at::assert_no_internal_overlap(p.t);
     }
   }
-  if (large || !(overlaps || ((same || other_dtype) && !o.values_matter))) {
-    return false;
-  }
-  if (overlaps) {
-    run_on_shadows(handle, o, stack);
-    return true;
-  }
-  rehearse(handle, o, args);
-  return false;
+  return large ? Overlap::None : found;
 }
 
 // Some element of a list call writes what another element reads or writes.
@@ -397,11 +391,32 @@ bool run_aliased(const c10::OperatorHandle& handle, const Overload& o, torch::ji
     run_elements(handle, o, stack);
     return true;
   }
-  if (run_overlapping(handle, o, stack)) {
+  Overlap overlap = o.written.empty() ? Overlap::None : find_overlap(o, args);
+  if (overlap == Overlap::Some) {
+    run_on_shadows(handle, o, stack);
     return true;
   }
+  if (overlap == Overlap::Same && !o.values_matter) {
+    rehearse(handle, o, args);
+  }
+  std::vector<std::pair<c10::DimVector, c10::DimVector>> before;
+  for (uint32_t w : o.written) {
+    bool one = args[w].isTensor();
+    before.emplace_back(one ? args[w].toTensor().sizes() : at::IntArrayRef(),
+                        one ? args[w].toTensor().strides() : at::IntArrayRef());
+  }
   *resized = lay_out_as_cpu(handle, o, args);
-  return *resized && run_overlapping(handle, o, stack);  // it may overlap now what it did not before
+  if (!*resized || find_overlap(o, args) != Overlap::Some) {
+    return false;
+  }
+  // It overlaps now what it did not before. The cpu is given it as it was, for it may look before it resizes.
+  for (size_t k = 0; k < o.written.size(); k++) {
+    if (args[o.written[k]].isTensor()) {
+      args[o.written[k]].toTensor().unsafeGetTensorImpl()->set_sizes_and_strides(before[k].first, before[k].second);
+    }
+  }
+  run_on_shadows(handle, o, stack);
+  return true;
 }
 
 void run_plain(const c10::OperatorHandle& handle, const Overload& o, torch::jit::Stack* stack) {

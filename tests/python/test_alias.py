@@ -282,7 +282,9 @@ def test_out_resized_and_overlapping():
         b = new(d, 12)
         o = b[2:6].view(2, 2)
         r = refusal(lambda: torch.eq(b[:8].view(2, 4), 3, out=o))
-        return r, see(o, b)
+        e = b[3:3]
+        r2 = refusal(lambda: torch.eq(b[:8].view(2, 4), 3, out=e)), refusal(lambda: torch.cat([b[3:5], b[4:6]], out=b[4:4]))
+        return r, r2, see(o, b, e)
 
     same_on_both(case)
 
@@ -408,9 +410,11 @@ def test_data_and_set():
         e.set_(b.untyped_storage(), 2, (2, 3), (4, 1)).add_(50)
         seen += see(e, b, e.set_(b, 1, (2, 2), (3, 2)), e.set_(b.untyped_storage(), 3, (2, 3)), e.set_(b.untyped_storage()))
         e.set_()
+        w = new(d, 6)[::2][:0]
+        seen += see(w.set_(torch.empty(0, device=d).untyped_storage()), w.set_())
         t, u = b.t(), b[0, 0]
         t.set_(b.untyped_storage(), 0, (4, 4))
-        seen += see(t, b, refusal(lambda: u.set_(new(d, 4).untyped_storage(), 5, (), ())))
+        seen += see(t, b, refusal(lambda: u.set_(new(d, 4).untyped_storage(), 5, (), ())), u)
         return seen + see(e, b) + [refusal(lambda: e.set_(new(d, 2, dtype=I32)))]
 
     same_on_both(case)

@@ -696,7 +696,7 @@ def check(p, what):
             f"{what}: tensor {k} shares memory with {first[1]}, the CPU's with {first[0]}"
         )
         if first[0] == k:
-            same_values(p, whole(a.detach()), whole(b.detach()), f"{what}: storage of tensor {k}")
+            same_values(p, whole(a.data), whole(b.data), f"{what}: storage of tensor {k}")
 
 
 def same_values(p, want, got, what):
@@ -707,15 +707,15 @@ def same_values(p, want, got, what):
 
 
 def read(p, k):
-    same_values(p, p.cpu[k].detach(), p.tpu[k].detach(), f"reading tensor {k} {facts(p.cpu[k])}")
+    same_values(p, p.cpu[k].data, p.tpu[k].data, f"reading tensor {k} {facts(p.cpu[k])}")
     if not p.raw and p.draw.flag():
-        same_values(p, p.cpu[k].detach() == 1, p.tpu[k].detach() == 1, f"reading tensor {k} in an op")
+        same_values(p, p.cpu[k].data == 1, p.tpu[k].data == 1, f"reading tensor {k} in an op")
     if p.cpu[k].numel() < 40 and p.draw.flag() and not p.raw:
-        assert p.cpu[k].tolist() == p.tpu[k].tolist()
+        assert p.cpu[k].data.tolist() == p.tpu[k].data.tolist()
 
 
 def large(t):
-    x = whole(t.detach())
+    x = whole(t.data)
     x = torch.view_as_real(x) if x.is_complex() else x
     return bool(x.numel()) and not bool((x.double().abs() <= LIMIT).all())
 
