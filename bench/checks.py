@@ -42,8 +42,8 @@ def measure(rows: int, width: int, count: int, rounds: int) -> dict[str, float]:
     x, i = x.to("tpu"), torch.randint(0, rows, (count,)).to("tpu")
     calls = max(20, min(3000, 2_000_000 // (count * max(width, 1))))
 
-    def touch() -> None:
-        i.add_(0)
+    def touch() -> torch.Tensor:
+        return i.add_(0)
 
     bodies: dict[str, Callable[[], object]] = {
         "plain": lambda: torch.ops.aten._unsafe_index(x, [i]),
