@@ -1,6 +1,6 @@
 # make demo    a real model and a small training run on the device "tpu" (an XLA:CPU plugin where no TPU is attached)
 # make test    the core's tests (C) and the device's (Python)
-# make sweep   every op and module in every mode and dtype, and random programs of views: hours
+# make sweep   every op and module in every mode and dtype, every optimizer, and random programs of views: hours
 # make fuzz    random inputs for keys, views, numbers and cache files; make core-tsan: data races
 # make views   random programs of views, in-place ops and reads beside the CPU; N=20000 of them from FROM=0
 # make build   the wheel, built and installed in .venv
@@ -76,6 +76,7 @@ sweep: $(VENV)/.stamp-build $(VENV)/.stamp-test
 .PHONY: views
 views: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PY) -W ignore tests/python/view_programs.py $(or $(N),20000) --from $(or $(FROM),0)
+	$(PY) tests/python/test_optim_db.py
 
 build: $(VENV)/.stamp-build
 

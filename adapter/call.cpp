@@ -60,6 +60,7 @@ Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags) {
   for (uint32_t i = 0; i < o.nstack; i++) {
     const auto& a = s.arguments()[i];
     Kind k = kind_of(*a.real_type());
+    k = k == Kind::Int && (flags & TTC_OP_OPEN_INTS) != 0 ? Kind::Number : k;
     o.kinds.push_back(k);
     o.has_lists |= k == Kind::Tensors || k == Kind::Indices || k == Kind::Numbers || k == Kind::Ints || k == Kind::Bools;
     if (written(a)) {

@@ -1,4 +1,5 @@
 // What no row covers: PyTorch's decomposition as one program, else the cpu.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/native/CPUFallback.h>
 
 #include <atomic>
@@ -31,9 +32,14 @@ void run_on_cpu(const c10::OperatorHandle& handle, torch::jit::Stack* stack, con
     TORCH_WARN("the operator '", name, "' is not implemented for the tpu device", why,
                " and runs on the cpu, which copies its tensors there and back. torch.tpu.fallbacks() counts such calls.");
   }
-  for (size_t i = stack->size() - schema.arguments().size(); i < stack->size(); i++) {
-    if ((*stack)[i].isGenerator()) {
-      (*stack)[i] = c10::IValue();
+  // Its random numbers come from the tpu's generator all the same: from a cpu one that is seeded from its next numbers.
+  size_t begin = stack->size() - schema.arguments().size();
+  for (size_t i = begin; i < stack->size(); i++) {
+    if (kind_of(*schema.arguments()[i - begin].real_type()) == Kind::Generator) {
+      c10::IValue& given = (*stack)[i];
+      auto [seed, offset] =
+          reserve_random(given.isNone() ? std::nullopt : std::make_optional(given.toGenerator()), current_device(), 4);
+      given = at::detail::createCPUGenerator(seed ^ (offset * 0x9E3779B97F4A7C15u));
     }
   }
   at::native::cpu_fallback(handle, stack, /*error_on_views=*/true);

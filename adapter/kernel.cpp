@@ -40,13 +40,15 @@ struct Kernel final : c10::OperatorKernel {
     if ((o.flags & TTC_OP_SIZED) != 0) {
       size_outs(handle, d, args);
     }
-    if ((o.flags & TTC_OP_RNG) != 0) {
-      d.add_rng(args);
-    }
-    ttc_call call = d.call();
     ttc_result res;
     ttc_error err;
     err.op[0] = '\0';
+    if ((o.flags & TTC_OP_RNG) != 0) {
+      ttc_call numbers = d.call();
+      check(ttc_call_check(&numbers, &err), err);
+      d.add_rng(args);
+    }
+    ttc_call call = d.call();
     ttc_status st = ttc_call_run(device(f.index), &call, &res, &err);
     if (st == TTC_NOT_FOUND) {
       if (refused.load(std::memory_order_relaxed) && fall_through_known(handle, stack)) {

@@ -302,6 +302,7 @@ typedef struct ttc_op_info {
 #define TTC_OP_GRAPH_ONLY 2u /* a view in eager mode: only met inside graphs, never registered as a kernel */
 #define TTC_OP_NO_META 4u    /* PyTorch has no Meta kernel: the core infers the results (ttc_call_infer) */
 #define TTC_OP_SIZED 16u     /* result size depends on runtime numbers: the front end asks ttc_call_infer before every call */
+#define TTC_OP_OPEN_INTS 32u /* the schema's ints are numbers given at run time: described as TTC_ARG_SCALAR */
 #define TTC_OP_DATA_SIZE 8u  /* result size depends on data: the front end handles it in two calls */
 
 TTC_API uint32_t ttc_op_count(void);
@@ -310,6 +311,10 @@ TTC_API uint32_t ttc_op_find(const char *name); /* UINT32_MAX if there is no row
 
 /* For rows with TTC_OP_NO_META: results' specs from the arguments' shapes. Fills at most max specs. any thread */
 TTC_API TTC_MUST_USE ttc_status ttc_call_infer(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err);
+
+/* Are the numbers of this call ones that the op takes? TTC_INVALID_ARGUMENT in PyTorch's words if not. For rows with TTC_OP_RNG,
+ * before random numbers are set aside for the call. any thread */
+TTC_API TTC_MUST_USE ttc_status ttc_call_check(const ttc_call *call, ttc_error *err);
 
 /* -------------------------------------------------------------------------------------------------------- graphs */
 

@@ -74,9 +74,10 @@ def load() -> types.ModuleType:
     atexit.register(lambda: module.end(threading.active_count() > 1))
     sys.modules["torch_tpu._C"] = module
 
-    from torch_tpu import _kernels, _nested, _sparse, _vmap, tpu  # noqa: F401
+    from torch_tpu import _composed, _kernels, _nested, _sparse, _vmap, tpu  # noqa: F401
 
     module.set_decomposer(_decompose)
+    _composed.register()
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _patch.patch()

@@ -61,3 +61,8 @@ ttc_status ttc_call_infer(const ttc_call *call, uint32_t max, ttc_spec *specs, u
   }
   return row->infer(call, max, specs, nout, err);
 }
+
+ttc_status ttc_call_check(const ttc_call *call, ttc_error *err) {
+  const ttc_op_row *row = ttc__op_row(call->op);
+  return row == NULL ? TTC_OK : ttc__rng_check(row, call, err);
+}

@@ -38,11 +38,26 @@ static ttc_val times(shlo *b, ttc_lower *c, ttc_val v, int i) {
   ttc_val k = op_num(c, i, 0, shlo_dtype(b, v));
   return shlo_dtype(b, v) == TTC_BOOL ? elem_and(b, v, k) : shlo_mul(b, v, k);
 }
+/* PyTorch subtracts no bools, not even from other types. */
+static bool refuse_bool(shlo *b, ttc_lower *c) {
+  bool x = op_in_dtype(c, 0) == TTC_BOOL, y = op_in_dtype(c, 1) == TTC_BOOL;
+  if (x && y)
+    shlo_error(b, TTC_INVALID_ARGUMENT,
+               "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator "
+               "instead.");
+  else if (x || y)
+    shlo_error(b, TTC_INVALID_ARGUMENT,
+               "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the "
+               "`~` or `logical_not()` operator instead.");
+  return x || y;
+}
 /* x + alpha·y, or; x - alpha·y; alpha is argument 2; reversed operands for rsub.        param: how */
 enum { ADD, SUB, RSUB, ADD_RELU };
 static void lower_add(shlo *b, ttc_lower *c) {
-  pair p = load(c);
   int how = op_param(c);
+  if ((how == SUB || how == RSUB) && refuse_bool(b, c))
+    return;
+  pair p = load(c);
   if (how == RSUB) {
     op_ret(c, 0, shlo_sub(b, p.y, times(b, c, p.x, 2)));
     return;
@@ -177,6 +192,10 @@ static ttc_val pow_any(shlo *b, ttc_lower *c, ttc_val x, ttc_val y) {
 }
 static void lower_pow(shlo *b, ttc_lower *c) {
   pair p = load_rounded(b, c);
+  if (p.type == TTC_BOOL) {
+    op_refuse(c, "%s of bool", op_name(c));
+    return;
+  }
   op_ret(c, 0, pow_any(b, c, p.x, p.y));
 }
 /* x^k by multiplying, k >= 1 */
@@ -201,6 +220,10 @@ static void lower_pow_scalar(shlo *b, ttc_lower *c) {
     return;
   }
   double e = op_static_f(c, 1);
+  if (ttc__is_integral(d) && e < 0) {
+    shlo_error(b, TTC_INVALID_ARGUMENT, "Integers to negative integer powers are not allowed.");
+    return;
+  }
   ttc_val one = elem_i(b, x, 1);
   if (e == 0)
     op_ret(c, 0, one);

@@ -3,105 +3,7 @@
  * No plugin at hand has LAPACK, so LU (partial pivoting, as getrf), Householder QR (as geqrf) and the matrix exponential are loops
  * in StableHLO, one column a step over the whole batch [B, m, n]. Cholesky and triangular solves are StableHLO's own. Signs and
  * pivots are LAPACK's: largest |re| + |im|, the first on ties; reflectors with beta = -sign(alpha)·norm. */
-#include "op/window.h"
-
-static const int MINOR = 2;
-
-/* ------------------------------------------------------------------------------------------------------- utilities */
-
-/* [.., m, n] -> [B, m, n] */
-static ttc_val batched(shlo *b, ttc_val x) {
-  int64_t dims[TTC_MAX_NDIM], three[3] = {1, 1, 1};
-  int nd = ttc__dims(b, x, dims);
-  if (nd < 2) {
-    return shlo_error(b, TTC_INVALID_ARGUMENT, "expected a matrix, got %d dimensions", nd);
-  }
-  for (int k = 0; k < nd - 2; k++) {
-    three[0] *= dims[k];
-  }
-  three[1] = dims[nd - 2];
-  three[2] = dims[nd - 1];
-  return shlo_reshape(b, x, 3, three);
-}
-
-/* Give result k, whatever batch shape it has. */
-static void ret(shlo *b, ttc_lower *c, int k, ttc_val v) {
-  op_ret(c, k, shlo_reshape(b, v, op_out_ndim(c, k), op_out_sizes(c, k)));
-}
-
-/* Result k is not asked for: nothing, in its shape. */
-static void ret_nothing(shlo *b, ttc_lower *c, int k) {
-  op_ret(c, k, shlo_const_i(b, op_out_dtype(c, k), 0, op_out_ndim(c, k), op_out_sizes(c, k)));
-}
-
-static ttc_val transposed(shlo *b, ttc_val x) {
-  return shlo_transpose(b, x, (const int[3]){0, 2, 1});
-}
-
-static ttc_val conjugate(shlo *b, ttc_val x) {
-  return ttc__is_complex(shlo_dtype(b, x)) ? shlo_1(b, SHLO_CHLO_CONJ, x) : x;
-}
-
-static ttc_val adjoint(shlo *b, ttc_val x) {
-  return conjugate(b, transposed(b, x));
-}
-
-static ttc_val matmul(shlo *b, ttc_val x, ttc_val y) {
-  const int zero = 0, one = 1;
-  return shlo_dot(b, x, y, 1, &zero, &zero, 1, &MINOR, &one, shlo_dtype(b, x));
-}
-
-static ttc_val int_scalar(shlo *b, int64_t v) {
-  return shlo_const_i(b, TTC_S32, v, 0, NULL);
-}
-
-/* s32 [1, m, n]: the row (axis 1) or column (axis 2) of each element. */
-static ttc_val place(shlo *b, int axis, int64_t m, int64_t n) {
-  return shlo_iota(b, TTC_S32, axis, 3, (const int64_t[3]){1, m, n});
-}
-
-static ttc_val zero_of(shlo *b, ttc_val x) {
-  return shlo_const_i(b, shlo_dtype(b, x), 0, 0, NULL);
-}
-static ttc_val one_of(shlo *b, ttc_val x) {
-  return shlo_const_i(b, shlo_dtype(b, x), 1, 0, NULL);
-}
-
-/* The n x n unit matrix, [batch, n, n] in x's dtype. */
-static ttc_val eye(shlo *b, ttc_val x, int64_t batch, int64_t n) {
-  ttc_val diagonal = shlo_compare(b, SHLO_EQ, place(b, 1, n, n), place(b, 2, n, n));
-  return shlo_broadcast_to(b, shlo_select(b, diagonal, one_of(b, x), zero_of(b, x)), 3, (const int64_t[3]){batch, n, n});
-}
-
-typedef enum part { LOWER, STRICT_LOWER, UPPER } part;
-static ttc_val keep_part(shlo *b, ttc_val x, part p) {
-  int64_t m = shlo_dim(b, x, 1), n = shlo_dim(b, x, 2);
-  shlo_cmp cmp = p == LOWER ? SHLO_GE : p == STRICT_LOWER ? SHLO_GT : SHLO_LE;
-  return shlo_select(b, shlo_compare(b, cmp, place(b, 1, m, n), place(b, 2, m, n)), x, zero_of(b, x));
-}
-
-/* Element (i, i): [B, min(m, n)] */
-static ttc_val diagonal_of(shlo *b, ttc_val x) {
-  int64_t m = shlo_dim(b, x, 1), n = shlo_dim(b, x, 2), k = m < n ? m : n;
-  ttc_val square = ttc__take_strided(b, ttc__take_strided(b, x, 1, 0, k, 1), 2, 0, k, 1);
-  ttc_val on = shlo_compare(b, SHLO_EQ, place(b, 1, k, k), place(b, 2, k, k));
-  return shlo_reduce(b, SHLO_SUM, shlo_select(b, on, square, zero_of(b, x)), 1, &MINOR);
-}
-
-/* Row or column k (a value): [B, 1, n] or [B, m, 1]. */
-static ttc_val line(shlo *b, ttc_val x, int axis, ttc_val k) {
-  int64_t sizes[TTC_MAX_NDIM];
-  ttc_val starts[3] = {int_scalar(b, 0), int_scalar(b, 0), int_scalar(b, 0)};
-  ttc__dims(b, x, sizes);
-  sizes[axis] = 1;
-  starts[axis] = k;
-  return shlo_dynamic_slice(b, x, starts, sizes);
-}
-
-/* ctx of the loops: how many columns to do. */
-static void below_count(shlo *b, void *ctx, const ttc_val *args, ttc_val *results) {
-  results[0] = shlo_compare(b, SHLO_LT, args[0], int_scalar(b, *(const int64_t *)ctx));
-}
+#include "op/matrix.h"
 
 /* -------------------------------------------------------------------------------------------------------------- LU */
 
@@ -124,19 +26,19 @@ static ttc_val size_of(shlo *b, ttc_val x) {
 static ttc_val pivot_row(shlo *b, ttc_val column, ttc_val k) {
   const int rows = 1;
   int64_t m = shlo_dim(b, column, 1);
-  ttc_val row = place(b, 1, m, 1), size = size_of(b, column);
+  ttc_val row = mat_place(b, 1, m, 1), size = size_of(b, column);
   size = shlo_select(b, shlo_compare(b, SHLO_GE, row, k), size, shlo_const_i(b, shlo_dtype(b, size), -1, 0, NULL));
   ttc_val most = shlo_unsqueeze(b, shlo_reduce(b, SHLO_AMAX, size, 1, &rows), 1);
-  ttc_val at = shlo_select(b, shlo_compare(b, SHLO_EQ, size, most), row, int_scalar(b, m));
+  ttc_val at = shlo_select(b, shlo_compare(b, SHLO_EQ, size, most), row, mat_int_scalar(b, m));
   at = shlo_unsqueeze(b, shlo_reduce(b, SHLO_AMIN, at, 1, &rows), 1);
-  return shlo_select(b, shlo_compare(b, SHLO_EQ, at, int_scalar(b, m)), k, at); /* NaN: no swap */
+  return shlo_select(b, shlo_compare(b, SHLO_EQ, at, mat_int_scalar(b, m)), k, at); /* NaN: no swap */
 }
 
 /* Exchange rows k (the same everywhere) and p (s32 [B,1,1]) of x [B, m, n]; *top is the new row k. */
 static ttc_val swap_rows(shlo *b, ttc_val x, ttc_val k, ttc_val p, ttc_val *top) {
   const int rows = 1;
-  ttc_val row = place(b, 1, shlo_dim(b, x, 1), 1), old = line(b, x, 1, k), is_p = shlo_compare(b, SHLO_EQ, row, p);
-  *top = shlo_unsqueeze(b, shlo_reduce(b, SHLO_SUM, shlo_select(b, is_p, x, zero_of(b, x)), 1, &rows), 1);
+  ttc_val row = mat_place(b, 1, shlo_dim(b, x, 1), 1), old = mat_line(b, x, 1, k), is_p = shlo_compare(b, SHLO_EQ, row, p);
+  *top = shlo_unsqueeze(b, shlo_reduce(b, SHLO_SUM, shlo_select(b, is_p, x, mat_zero_of(b, x)), 1, &rows), 1);
   ttc_val is_k = shlo_compare(b, SHLO_EQ, row, k);
   return shlo_select(b, is_k, *top, shlo_select(b, is_p, old, x));
 }
@@ -146,17 +48,17 @@ static void lu_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
   (void)ctx;
   ttc_val k = s[0], top, order_top;
   int64_t m = shlo_dim(b, s[1], 1), n = shlo_dim(b, s[1], 2), count = shlo_dim(b, s[2], 1);
-  ttc_val p = pivot_row(b, line(b, s[1], 2, k), k), a = swap_rows(b, s[1], k, p, &top);
-  ttc_val pivot = line(b, top, 2, k), bad = shlo_compare(b, SHLO_EQ, pivot, zero_of(b, pivot));
-  ttc_val column = line(b, a, 2, k), below = shlo_compare(b, SHLO_GT, place(b, 1, m, 1), k);
-  ttc_val factor = shlo_select(b, bad, column, shlo_div(b, column, shlo_select(b, bad, one_of(b, pivot), pivot)));
-  factor = shlo_select(b, below, factor, zero_of(b, factor));
-  ttc_val right = shlo_compare(b, SHLO_GT, place(b, 2, 1, n), k), here = shlo_compare(b, SHLO_EQ, place(b, 2, 1, n), k);
-  ttc_val update = shlo_mul(b, factor, shlo_select(b, right, top, zero_of(b, top)));
+  ttc_val p = pivot_row(b, mat_line(b, s[1], 2, k), k), a = swap_rows(b, s[1], k, p, &top);
+  ttc_val pivot = mat_line(b, top, 2, k), bad = shlo_compare(b, SHLO_EQ, pivot, mat_zero_of(b, pivot));
+  ttc_val column = mat_line(b, a, 2, k), below = shlo_compare(b, SHLO_GT, mat_place(b, 1, m, 1), k);
+  ttc_val factor = shlo_select(b, bad, column, shlo_div(b, column, shlo_select(b, bad, mat_one_of(b, pivot), pivot)));
+  factor = shlo_select(b, below, factor, mat_zero_of(b, factor));
+  ttc_val right = shlo_compare(b, SHLO_GT, mat_place(b, 2, 1, n), k), here = shlo_compare(b, SHLO_EQ, mat_place(b, 2, 1, n), k);
+  ttc_val update = shlo_mul(b, factor, shlo_select(b, right, top, mat_zero_of(b, top)));
   a = shlo_select(b, shlo_2(b, SHLO_AND, here, below), factor, shlo_sub(b, a, update));
   ttc_val p1 = shlo_squeeze(b, p, 2), step = shlo_iota(b, TTC_S32, 1, 2, (const int64_t[2]){1, count});
-  ttc_val bad1 = shlo_squeeze(b, shlo_squeeze(b, bad, 2), 1), first = shlo_compare(b, SHLO_EQ, s[4], int_scalar(b, 0));
-  out[0] = shlo_add(b, k, int_scalar(b, 1));
+  ttc_val bad1 = shlo_squeeze(b, shlo_squeeze(b, bad, 2), 1), first = shlo_compare(b, SHLO_EQ, s[4], mat_int_scalar(b, 0));
+  out[0] = shlo_add(b, k, mat_int_scalar(b, 1));
   out[1] = a;
   out[2] = shlo_select(b, shlo_compare(b, SHLO_EQ, step, k), p1, s[2]);
   out[3] = swap_rows(b, s[3], k, p, &order_top);
@@ -166,17 +68,17 @@ static void lu_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
 static lu factor_lu(shlo *b, ttc_val a) {
   int64_t batch = shlo_dim(b, a, 0), m = shlo_dim(b, a, 1), n = shlo_dim(b, a, 2), count = m < n ? m : n;
   const int64_t piv[2] = {batch, count};
-  ttc_val order = shlo_broadcast_to(b, place(b, 1, m, 1), 3, (const int64_t[3]){batch, m, 1});
-  ttc_val init[5] = {int_scalar(b, 0), a, shlo_const_i(b, TTC_S32, 0, 2, piv), order, shlo_const_i(b, TTC_S32, 0, 1, &batch)};
+  ttc_val order = shlo_broadcast_to(b, mat_place(b, 1, m, 1), 3, (const int64_t[3]){batch, m, 1});
+  ttc_val init[5] = {mat_int_scalar(b, 0), a, shlo_const_i(b, TTC_S32, 0, 2, piv), order, shlo_const_i(b, TTC_S32, 0, 1, &batch)};
   ttc_val done[5] = {init[0], init[1], init[2], init[3], init[4]};
   if (batch > 0 && count > 0) {
-    shlo_while(b, 5, init, below_count, lu_step, &count, done);
+    shlo_while(b, 5, init, mat_below_count, lu_step, &count, done);
   }
   return (lu){done[1], done[2], shlo_squeeze(b, done[3], 2), done[4]};
 }
 
 /* x [B, m, n] with its rows taken in `order` s32 [B, m]. */
-static ttc_val permute_rows(shlo *b, ttc_val x, ttc_val order) {
+ttc_val ttc__permute_rows(shlo *b, ttc_val x, ttc_val order) {
   const shlo_gather_spec g = {.noffset = 1,
                               .offset_dims = {2},
                               .ncollapsed = 1,
@@ -195,15 +97,15 @@ static ttc_val permute_rows(shlo *b, ttc_val x, ttc_val order) {
 static ttc_val invert_order(shlo *b, ttc_val order) {
   int64_t m = shlo_dim(b, order, 1);
   const int rows = 1;
-  ttc_val hit = shlo_compare(b, SHLO_EQ, shlo_unsqueeze(b, order, 2), place(b, 2, 1, m)); /* [B, i, j]: order[i] == j */
-  return shlo_reduce(b, SHLO_SUM, shlo_select(b, hit, place(b, 1, m, 1), int_scalar(b, 0)), 1, &rows);
+  ttc_val hit = shlo_compare(b, SHLO_EQ, shlo_unsqueeze(b, order, 2), mat_place(b, 2, 1, m)); /* [B, i, j]: order[i] == j */
+  return shlo_reduce(b, SHLO_SUM, shlo_select(b, hit, mat_place(b, 1, m, 1), mat_int_scalar(b, 0)), 1, &rows);
 }
 
 /* state: k, order [B, m, 1], pivots [B, K, 1] (from 1) */
 static void order_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
   (void)ctx;
-  ttc_val top, p = shlo_sub(b, line(b, s[2], 1, s[0]), int_scalar(b, 1));
-  out[0] = shlo_add(b, s[0], int_scalar(b, 1));
+  ttc_val top, p = shlo_sub(b, mat_line(b, s[2], 1, s[0]), mat_int_scalar(b, 1));
+  out[0] = shlo_add(b, s[0], mat_int_scalar(b, 1));
   out[1] = swap_rows(b, s[1], s[0], p, &top);
   out[2] = s[2];
 }
@@ -211,10 +113,10 @@ static void order_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
 /* LAPACK's pivots (from 1) as a permutation of m rows. */
 static ttc_val order_of_pivots(shlo *b, ttc_val pivots, int64_t m) {
   int64_t batch = shlo_dim(b, pivots, 0), count = shlo_dim(b, pivots, 1);
-  ttc_val order = shlo_broadcast_to(b, place(b, 1, m, 1), 3, (const int64_t[3]){batch, m, 1});
-  ttc_val init[3] = {int_scalar(b, 0), order, shlo_unsqueeze(b, pivots, 2)}, done[3] = {init[0], init[1], init[2]};
+  ttc_val order = shlo_broadcast_to(b, mat_place(b, 1, m, 1), 3, (const int64_t[3]){batch, m, 1});
+  ttc_val init[3] = {mat_int_scalar(b, 0), order, shlo_unsqueeze(b, pivots, 2)}, done[3] = {init[0], init[1], init[2]};
   if (batch > 0 && count > 0) {
-    shlo_while(b, 3, init, below_count, order_step, &count, done);
+    shlo_while(b, 3, init, mat_below_count, order_step, &count, done);
   }
   return shlo_squeeze(b, done[1], 2);
 }
@@ -226,16 +128,16 @@ static ttc_val solve_triangle(shlo *b, ttc_val a, ttc_val rhs, bool left, bool l
 /* op(A) X = rhs, A = P^T... L U; op is the adjoint if adj. rhs [B, n, r]. */
 static ttc_val solve_lu(shlo *b, ttc_val factors, ttc_val order, ttc_val rhs, bool adj) {
   if (!adj) {
-    ttc_val y = solve_triangle(b, factors, permute_rows(b, rhs, order), true, true, true, false);
+    ttc_val y = solve_triangle(b, factors, ttc__permute_rows(b, rhs, order), true, true, true, false);
     return solve_triangle(b, factors, y, true, false, false, false);
   }
   ttc_val y = solve_triangle(b, factors, rhs, true, false, false, true);
   y = solve_triangle(b, factors, y, true, true, true, true);
-  return permute_rows(b, y, invert_order(b, order));
+  return ttc__permute_rows(b, y, invert_order(b, order));
 }
 
 static ttc_val from_one(shlo *b, ttc_val pivots) {
-  return shlo_add(b, pivots, int_scalar(b, 1));
+  return shlo_add(b, pivots, mat_int_scalar(b, 1));
 }
 
 /* check_errors raises by value, which a program cannot. */
@@ -255,30 +157,30 @@ static void lower_lu_factor(shlo *b, ttc_lower *c) {
     op_refuse(c, "LU without pivoting is not lowered");
     return;
   }
-  lu f = factor_lu(b, batched(b, op_in(c, 0)));
-  ret(b, c, 0, f.factors);
-  ret(b, c, 1, from_one(b, f.pivots));
-  ret(b, c, 2, f.info);
+  lu f = factor_lu(b, mat_batched(b, op_in(c, 0)));
+  mat_ret(b, c, 0, f.factors);
+  mat_ret(b, c, 1, from_one(b, f.pivots));
+  mat_ret(b, c, 2, f.info);
 }
 
 /* L [B, m, k] with a unit diagonal, U [B, k, n], P [B, m, m] with A = P L U. */
 static void unpack(shlo *b, ttc_lower *c, ttc_val factors, ttc_val order, bool data, bool perm) {
   int64_t batch = shlo_dim(b, factors, 0), m = shlo_dim(b, factors, 1), n = shlo_dim(b, factors, 2), k = m < n ? m : n;
   if (data) {
-    ttc_val low = keep_part(b, ttc__take_strided(b, factors, 2, 0, k, 1), STRICT_LOWER);
-    ttc_val unit = shlo_compare(b, SHLO_EQ, place(b, 1, m, k), place(b, 2, m, k));
-    ret(b, c, 1, shlo_select(b, unit, one_of(b, low), low));
-    ret(b, c, 2, keep_part(b, ttc__take_strided(b, factors, 1, 0, k, 1), UPPER));
+    ttc_val low = mat_keep_part(b, ttc__take_strided(b, factors, 2, 0, k, 1), MAT_STRICT_LOWER);
+    ttc_val unit = shlo_compare(b, SHLO_EQ, mat_place(b, 1, m, k), mat_place(b, 2, m, k));
+    mat_ret(b, c, 1, shlo_select(b, unit, mat_one_of(b, low), low));
+    mat_ret(b, c, 2, mat_keep_part(b, ttc__take_strided(b, factors, 1, 0, k, 1), MAT_UPPER));
   } else {
-    ret_nothing(b, c, 1);
-    ret_nothing(b, c, 2);
+    mat_ret_nothing(b, c, 1);
+    mat_ret_nothing(b, c, 2);
   }
   if (perm) { /* column i of P has its 1 in row order[i] */
-    ttc_val hit = shlo_compare(b, SHLO_EQ, place(b, 1, m, 1), shlo_unsqueeze(b, order, 1));
+    ttc_val hit = shlo_compare(b, SHLO_EQ, mat_place(b, 1, m, 1), shlo_unsqueeze(b, order, 1));
     hit = shlo_broadcast_to(b, hit, 3, (const int64_t[3]){batch, m, m});
-    ret(b, c, 0, shlo_select(b, hit, one_of(b, factors), zero_of(b, factors)));
+    mat_ret(b, c, 0, shlo_select(b, hit, mat_one_of(b, factors), mat_zero_of(b, factors)));
   } else {
-    ret_nothing(b, c, 0);
+    mat_ret_nothing(b, c, 0);
   }
 }
 
@@ -288,7 +190,7 @@ static void lower_lu(shlo *b, ttc_lower *c) {
     op_refuse(c, "LU without pivoting is not lowered");
     return;
   }
-  lu f = factor_lu(b, batched(b, op_in(c, 0)));
+  lu f = factor_lu(b, mat_batched(b, op_in(c, 0)));
   unpack(b, c, f.factors, f.order, true, true);
 }
 
@@ -300,7 +202,7 @@ static ttc_val flat_pivots(shlo *b, ttc_lower *c, int i) {
 
 /* aten::lu_unpack(LU_data, LU_pivots, unpack_data, unpack_pivots) -> P, L, U */
 static void lower_lu_unpack(shlo *b, ttc_lower *c) {
-  ttc_val factors = batched(b, op_in(c, 0));
+  ttc_val factors = mat_batched(b, op_in(c, 0));
   bool perm = op_bool(c, 3);
   ttc_val order = perm ? order_of_pivots(b, flat_pivots(b, c, 1), shlo_dim(b, factors, 1)) : TTC_POISON;
   unpack(b, c, factors, order, op_bool(c, 2), perm);
@@ -313,7 +215,7 @@ static ttc_val spread_batch(shlo *b, ttc_lower *c, ttc_val x, int k) {
   for (int a = 0; a < out; a++) {
     dims[a] = a < out - 2 ? op_out_sizes(c, k)[a] : shlo_dim(b, x, a - out + nd);
   }
-  return batched(b, shlo_broadcast_to(b, x, out, dims));
+  return mat_batched(b, shlo_broadcast_to(b, x, out, dims));
 }
 
 /* aten::linalg_lu_solve(LU, pivots, B, *, left, adjoint). X A = B is A^H X^H = B^H. */
@@ -330,8 +232,8 @@ static void lower_lu_solve(shlo *b, ttc_lower *c) {
   order = shlo_unsqueeze(b, shlo_reshape(b, order, nd, dims), nd);
   order = shlo_squeeze(b, spread_batch(b, c, order, 0), 2);
   ttc_val factors = spread_batch(b, c, op_in(c, 0), 0);
-  ttc_val x = left ? solve_lu(b, factors, order, rhs, adj) : adjoint(b, solve_lu(b, factors, order, adjoint(b, rhs), !adj));
-  ret(b, c, 0, x);
+  ttc_val x = left ? solve_lu(b, factors, order, rhs, adj) : mat_adjoint(b, solve_lu(b, factors, order, mat_adjoint(b, rhs), !adj));
+  mat_ret(b, c, 0, x);
 }
 
 /* What PyTorch's own determinants factor: the transpose, where A is contiguous and real. The backward formulas count on it. */
@@ -345,28 +247,28 @@ static ttc_val swap_sign(shlo *b, ttc_val x, ttc_val pivots) {
   int64_t dims[TTC_MAX_NDIM];
   ttc__dims(b, pivots, dims);
   ttc_val own = shlo_iota(b, TTC_S32, 1, 2, dims), moved = shlo_convert(b, shlo_compare(b, SHLO_NE, pivots, own), TTC_S32);
-  ttc_val odd = shlo_2(b, SHLO_AND, shlo_reduce(b, SHLO_SUM, moved, 1, &last), int_scalar(b, 1));
-  ttc_val one = one_of(b, x);
-  return shlo_select(b, shlo_compare(b, SHLO_EQ, odd, int_scalar(b, 0)), one, shlo_1(b, SHLO_NEG, one));
+  ttc_val odd = shlo_2(b, SHLO_AND, shlo_reduce(b, SHLO_SUM, moved, 1, &last), mat_int_scalar(b, 1));
+  ttc_val one = mat_one_of(b, x);
+  return shlo_select(b, shlo_compare(b, SHLO_EQ, odd, mat_int_scalar(b, 0)), one, shlo_1(b, SHLO_NEG, one));
 }
 
 /* aten::_linalg_det(A) -> result, LU, pivots;  _linalg_slogdet(A) -> sign, logabsdet, LU, pivots (param 1) */
 static void lower_det(shlo *b, ttc_lower *c) {
   const int last = 1;
-  ttc_val a = batched(b, op_in(c, 0));
-  lu f = factor_lu(b, factors_transpose(c) ? transposed(b, a) : a);
-  ttc_val d = diagonal_of(b, f.factors), sign = swap_sign(b, d, f.pivots);
+  ttc_val a = mat_batched(b, op_in(c, 0));
+  lu f = factor_lu(b, factors_transpose(c) ? mat_transposed(b, a) : a);
+  ttc_val d = mat_diagonal_of(b, f.factors), sign = swap_sign(b, d, f.pivots);
   int k = op_param(c);
   if (k) {
     ttc_val size = shlo_1(b, SHLO_ABS, d);  /* real, also of complex */
     ttc_val unit = shlo_1(b, SHLO_SIGN, d); /* of complex: d / |d| */
-    ret(b, c, 0, shlo_mul(b, sign, shlo_reduce(b, SHLO_PROD, unit, 1, &last)));
-    ret(b, c, 1, shlo_reduce(b, SHLO_SUM, shlo_1(b, SHLO_LOG, size), 1, &last));
+    mat_ret(b, c, 0, shlo_mul(b, sign, shlo_reduce(b, SHLO_PROD, unit, 1, &last)));
+    mat_ret(b, c, 1, shlo_reduce(b, SHLO_SUM, shlo_1(b, SHLO_LOG, size), 1, &last));
   } else {
-    ret(b, c, 0, shlo_mul(b, sign, shlo_reduce(b, SHLO_PROD, d, 1, &last)));
+    mat_ret(b, c, 0, shlo_mul(b, sign, shlo_reduce(b, SHLO_PROD, d, 1, &last)));
   }
-  ret(b, c, k + 1, f.factors);
-  ret(b, c, k + 2, from_one(b, f.pivots));
+  mat_ret(b, c, k + 1, f.factors);
+  mat_ret(b, c, k + 2, from_one(b, f.pivots));
 }
 
 /* aten::linalg_inv_ex(A, *, check_errors) -> inverse, info */
@@ -374,10 +276,10 @@ static void lower_inv(shlo *b, ttc_lower *c) {
   if (checks(c, 1)) {
     return;
   }
-  ttc_val a = batched(b, op_in(c, 0));
+  ttc_val a = mat_batched(b, op_in(c, 0));
   lu f = factor_lu(b, a);
-  ret(b, c, 0, solve_lu(b, f.factors, f.order, eye(b, a, shlo_dim(b, a, 0), shlo_dim(b, a, 1)), false));
-  ret(b, c, 1, f.info);
+  mat_ret(b, c, 0, solve_lu(b, f.factors, f.order, mat_eye(b, a, shlo_dim(b, a, 0), shlo_dim(b, a, 1)), false));
+  mat_ret(b, c, 1, f.info);
 }
 
 /* aten::_linalg_solve_ex(A, B, *, left, check_errors) -> result, LU, pivots, info. B is a batch of vectors if its shape is A's less
@@ -387,7 +289,7 @@ static void lower_solve(shlo *b, ttc_lower *c) {
     return;
   }
   bool left = op_bool(c, 2);
-  ttc_val a = batched(b, op_in(c, 0)), rhs = op_in(c, 1);
+  ttc_val a = mat_batched(b, op_in(c, 0)), rhs = op_in(c, 1);
   lu f = factor_lu(b, a);
   int nd = op_out_ndim(c, 0), na = op_in_ndim(c, 0);
   bool vector = op_in_ndim(c, 1) == 1 || (op_in_ndim(c, 1) == na - 1 && nd == na - 1);
@@ -399,7 +301,7 @@ static void lower_solve(shlo *b, ttc_lower *c) {
   for (int k = 0; k < out; k++) {
     dims[k] = k < out - 2 ? op_out_sizes(c, 0)[k] : shlo_dim(b, rhs, k - out + own);
   }
-  rhs = batched(b, shlo_broadcast_to(b, rhs, out, dims));
+  rhs = mat_batched(b, shlo_broadcast_to(b, rhs, out, dims));
   int64_t batch = shlo_dim(b, rhs, 0), have = shlo_dim(b, a, 0);
   ttc_val factors = f.factors, order = f.order;
   if (batch != have) { /* A's batch is broadcast */
@@ -409,17 +311,18 @@ static void lower_solve(shlo *b, ttc_lower *c) {
       dims[k] = k < out - 2 ? op_out_sizes(c, 0)[k] : n;
     }
     wide = shlo_reshape(b, factors, na, op_in_sizes(c, 0));
-    factors = batched(b, shlo_broadcast_to(b, wide, out, dims));
+    factors = mat_batched(b, shlo_broadcast_to(b, wide, out, dims));
     dims[out - 2] = n;
     order = shlo_unsqueeze(b, shlo_reshape(b, order, na - 1, op_in_sizes(c, 0)), na - 1);
     dims[out - 1] = 1;
-    order = shlo_squeeze(b, batched(b, shlo_broadcast_to(b, order, out, dims)), 2);
+    order = shlo_squeeze(b, mat_batched(b, shlo_broadcast_to(b, order, out, dims)), 2);
   }
-  ttc_val x = left ? solve_lu(b, factors, order, rhs, false) : adjoint(b, solve_lu(b, factors, order, adjoint(b, rhs), true));
-  ret(b, c, 0, x);
-  ret(b, c, 1, f.factors);
-  ret(b, c, 2, from_one(b, f.pivots));
-  ret(b, c, 3, f.info);
+  ttc_val x =
+      left ? solve_lu(b, factors, order, rhs, false) : mat_adjoint(b, solve_lu(b, factors, order, mat_adjoint(b, rhs), true));
+  mat_ret(b, c, 0, x);
+  mat_ret(b, c, 1, f.factors);
+  mat_ret(b, c, 2, from_one(b, f.pivots));
+  mat_ret(b, c, 3, f.info);
 }
 
 /* -------------------------------------------------------------------------------------- Cholesky, triangular systems */
@@ -429,15 +332,15 @@ static void lower_solve(shlo *b, ttc_lower *c) {
 static void minor_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
   (void)ctx;
   int64_t n = shlo_dim(b, s[1], 1);
-  ttc_val k = s[0], row = line(b, s[1], 1, k), column = line(b, s[1], 2, k), pivot = line(b, row, 2, k);
+  ttc_val k = s[0], row = mat_line(b, s[1], 1, k), column = mat_line(b, s[1], 2, k), pivot = mat_line(b, row, 2, k);
   ttc_val real = ttc__is_complex(shlo_dtype(b, pivot)) ? shlo_1(b, SHLO_REAL, pivot) : pivot;
-  ttc_val good = shlo_compare(b, SHLO_GT, real, zero_of(b, real));
-  ttc_val below = shlo_compare(b, SHLO_GT, place(b, 1, n, 1), k);
-  ttc_val factor = shlo_div(b, column, shlo_select(b, good, pivot, one_of(b, pivot)));
-  factor = shlo_select(b, below, factor, zero_of(b, factor));
+  ttc_val good = shlo_compare(b, SHLO_GT, real, mat_zero_of(b, real));
+  ttc_val below = shlo_compare(b, SHLO_GT, mat_place(b, 1, n, 1), k);
+  ttc_val factor = shlo_div(b, column, shlo_select(b, good, pivot, mat_one_of(b, pivot)));
+  factor = shlo_select(b, below, factor, mat_zero_of(b, factor));
   ttc_val bad = shlo_1(b, SHLO_NOT, shlo_squeeze(b, shlo_squeeze(b, good, 2), 1));
-  ttc_val first = shlo_2(b, SHLO_AND, bad, shlo_compare(b, SHLO_EQ, s[2], int_scalar(b, 0)));
-  out[0] = shlo_add(b, k, int_scalar(b, 1));
+  ttc_val first = shlo_2(b, SHLO_AND, bad, shlo_compare(b, SHLO_EQ, s[2], mat_int_scalar(b, 0)));
+  out[0] = shlo_add(b, k, mat_int_scalar(b, 1));
   out[1] = shlo_sub(b, s[1], shlo_mul(b, factor, row));
   out[2] = shlo_select(b, first, out[0], s[2]);
   out[3] = s[3];
@@ -454,17 +357,10 @@ static ttc_val cholesky_info(shlo *b, ttc_val a, ttc_val factor) {
   const int all[3] = {0, 1, 2};
   int64_t batch = shlo_dim(b, a, 0), n = shlo_dim(b, a, 1);
   ttc_val failed = shlo_reduce(b, SHLO_ANY, shlo_is_nan(b, factor), 3, all);
-  ttc_val steps = shlo_select(b, failed, int_scalar(b, n), int_scalar(b, 0));
-  ttc_val init[4] = {int_scalar(b, 0), a, shlo_const_i(b, TTC_S32, 0, 1, &batch), steps}, done[4];
+  ttc_val steps = shlo_select(b, failed, mat_int_scalar(b, n), mat_int_scalar(b, 0));
+  ttc_val init[4] = {mat_int_scalar(b, 0), a, shlo_const_i(b, TTC_S32, 0, 1, &batch), steps}, done[4];
   shlo_while(b, 4, init, below_limit, minor_step, NULL, done);
   return done[2];
-}
-
-/* The whole Hermitian matrix from the triangle that counts. */
-static ttc_val mirrored(shlo *b, ttc_val a, bool upper) {
-  ttc_val low = upper ? adjoint(b, keep_part(b, a, UPPER)) : keep_part(b, a, LOWER);
-  ttc_val strict = keep_part(b, low, STRICT_LOWER);
-  return shlo_add(b, low, adjoint(b, strict));
 }
 
 /* aten::linalg_cholesky_ex(self, *, upper, check_errors) -> L, info */
@@ -473,17 +369,17 @@ static void lower_cholesky(shlo *b, ttc_lower *c) {
     return;
   }
   bool upper = op_bool(c, 1);
-  ttc_val a = batched(b, op_in(c, 0));
+  ttc_val a = mat_batched(b, op_in(c, 0));
   int64_t batch = shlo_dim(b, a, 0), n = shlo_dim(b, a, 1);
   if (batch == 0 || n == 0) {
-    ret(b, c, 0, a);
-    op_ret(c, 1, int_scalar(b, 0));
+    mat_ret(b, c, 0, a);
+    op_ret(c, 1, mat_int_scalar(b, 0));
     return;
   }
-  a = mirrored(b, a, upper);
-  ttc_val factor = keep_part(b, shlo_cholesky(b, a, true), LOWER);
-  ret(b, c, 0, upper ? adjoint(b, factor) : factor);
-  ret(b, c, 1, cholesky_info(b, a, factor));
+  a = mat_mirrored(b, a, upper);
+  ttc_val factor = mat_keep_part(b, shlo_cholesky(b, a, true), MAT_LOWER);
+  mat_ret(b, c, 0, upper ? mat_adjoint(b, factor) : factor);
+  mat_ret(b, c, 1, cholesky_info(b, a, factor));
 }
 
 /* aten::_cholesky_solve_helper(self, A, upper): A = L L^H or U^H U. */
@@ -491,25 +387,25 @@ static void lower_cholesky_solve(shlo *b, ttc_lower *c) {
   bool upper = op_bool(c, 2);
   ttc_val a = spread_batch(b, c, op_in(c, 1), 0), rhs = spread_batch(b, c, op_in(c, 0), 0);
   ttc_val y = solve_triangle(b, a, rhs, true, !upper, false, upper);
-  ret(b, c, 0, solve_triangle(b, a, y, true, !upper, false, !upper));
+  mat_ret(b, c, 0, solve_triangle(b, a, y, true, !upper, false, !upper));
 }
 
 /* aten::cholesky_inverse(self, upper) */
 static void lower_cholesky_inverse(shlo *b, ttc_lower *c) {
   bool upper = op_bool(c, 1);
-  ttc_val a = batched(b, op_in(c, 0)), unit = eye(b, a, shlo_dim(b, a, 0), shlo_dim(b, a, 1));
+  ttc_val a = mat_batched(b, op_in(c, 0)), unit = mat_eye(b, a, shlo_dim(b, a, 0), shlo_dim(b, a, 1));
   ttc_val y = solve_triangle(b, a, unit, true, !upper, false, upper);
-  ret(b, c, 0, solve_triangle(b, a, y, true, !upper, false, !upper));
+  mat_ret(b, c, 0, solve_triangle(b, a, y, true, !upper, false, !upper));
 }
 
 /* aten::linalg_solve_triangular(self, B, *, upper, left, unitriangular) */
 static void lower_solve_triangular(shlo *b, ttc_lower *c) {
   ttc_val a = spread_batch(b, c, op_in(c, 0), 0), rhs = spread_batch(b, c, op_in(c, 1), 0);
   if (shlo_nelem(b, rhs) == 0) {
-    ret(b, c, 0, rhs);
+    mat_ret(b, c, 0, rhs);
     return;
   }
-  ret(b, c, 0, solve_triangle(b, a, rhs, op_bool(c, 3), !op_bool(c, 2), op_bool(c, 4), false));
+  mat_ret(b, c, 0, solve_triangle(b, a, rhs, op_bool(c, 3), !op_bool(c, 2), op_bool(c, 4), false));
 }
 
 /* aten::triangular_solve(self, A, upper, transpose, unitriangular) -> solution of A X = self, A (its batch broadcast) */
@@ -517,49 +413,41 @@ static void lower_triangular_solve(shlo *b, ttc_lower *c) {
   ttc_val a = spread_batch(b, c, op_in(c, 1), 1), rhs = spread_batch(b, c, op_in(c, 0), 0);
   ttc_val x =
       shlo_nelem(b, rhs) == 0 ? rhs : shlo_triangular_solve(b, a, rhs, true, !op_bool(c, 2), op_bool(c, 4), op_bool(c, 3), false);
-  ret(b, c, 0, x);
-  ret(b, c, 1, a);
+  mat_ret(b, c, 0, x);
+  mat_ret(b, c, 1, a);
 }
 
 /* -------------------------------------------------------------------------------------------------------------- QR */
 
-static ttc_val real_part(shlo *b, ttc_val x) {
-  return ttc__is_complex(shlo_dtype(b, x)) ? shlo_1(b, SHLO_REAL, x) : x;
-}
-
-/* x as the (possibly complex) dtype d. */
-static ttc_val widen(shlo *b, ttc_val x, ttc_dtype d) {
-  return ttc__is_complex(d) ? shlo_complex(b, x, shlo_const_like(b, x, 0)) : x;
-}
-
 /* Reflector of column k: v [B, m, 1] (0 above k, 1 at k), tau [B, 1, 1], beta [B, 1, 1], with H = I - tau v v^H, H^H x = beta e_k.
  */
-static void reflector(shlo *b, ttc_val column, ttc_val k, ttc_val *v, ttc_val *tau, ttc_val *beta) {
+void ttc__reflector(shlo *b, ttc_val column, ttc_val k, ttc_val *v, ttc_val *tau, ttc_val *beta) {
   const int rows = 1;
   int64_t m = shlo_dim(b, column, 1);
   ttc_dtype d = shlo_dtype(b, column);
-  ttc_val row = place(b, 1, m, 1), below = shlo_compare(b, SHLO_GT, row, k), here = shlo_compare(b, SHLO_EQ, row, k);
-  ttc_val alpha = line(b, column, 1, k), rest = shlo_select(b, below, column, zero_of(b, column));
-  ttc_val square = real_part(b, shlo_mul(b, rest, conjugate(b, rest)));
+  ttc_val row = mat_place(b, 1, m, 1), below = shlo_compare(b, SHLO_GT, row, k), here = shlo_compare(b, SHLO_EQ, row, k);
+  ttc_val alpha = mat_line(b, column, 1, k), rest = shlo_select(b, below, column, mat_zero_of(b, column));
+  ttc_val square = mat_real_part(b, shlo_mul(b, rest, mat_conjugate(b, rest)));
   ttc_val tail = shlo_unsqueeze(b, shlo_reduce(b, SHLO_SUM, square, 1, &rows), 1);
-  ttc_val head = real_part(b, shlo_mul(b, alpha, conjugate(b, alpha))), re = real_part(b, alpha), zero = zero_of(b, re);
+  ttc_val head = mat_real_part(b, shlo_mul(b, alpha, mat_conjugate(b, alpha))), re = mat_real_part(b, alpha),
+          zero = mat_zero_of(b, re);
   ttc_val norm = shlo_1(b, SHLO_SQRT, shlo_add(b, head, tail));
   ttc_val signed_norm = shlo_select(b, shlo_compare(b, SHLO_GE, re, zero), shlo_1(b, SHLO_NEG, norm), norm);
   ttc_val trivial = shlo_compare(b, SHLO_EQ, tail, zero); /* nothing below: H = I, unless alpha is not real */
   if (ttc__is_complex(d)) {
     trivial = shlo_2(b, SHLO_AND, trivial, shlo_compare(b, SHLO_EQ, shlo_1(b, SHLO_IMAG, alpha), zero));
   }
-  ttc_val bt = shlo_select(b, trivial, re, signed_norm), one = one_of(b, alpha);
-  *beta = widen(b, bt, d);
+  ttc_val bt = shlo_select(b, trivial, re, signed_norm), one = mat_one_of(b, alpha);
+  *beta = mat_widen(b, bt, d);
   ttc_val safe = shlo_select(b, trivial, one, *beta), t = shlo_div(b, shlo_sub(b, *beta, alpha), safe);
-  *tau = shlo_select(b, trivial, zero_of(b, alpha), t);
+  *tau = shlo_select(b, trivial, mat_zero_of(b, alpha), t);
   ttc_val scale = shlo_select(b, trivial, one, shlo_sub(b, alpha, *beta));
   *v = shlo_select(b, here, one, shlo_div(b, rest, scale));
 }
 
 /* x - tau v (v^H x), v [B, m, 1], x [B, m, n] */
-static ttc_val reflect_rows(shlo *b, ttc_val x, ttc_val v, ttc_val tau) {
-  return shlo_sub(b, x, shlo_mul(b, shlo_mul(b, v, tau), matmul(b, adjoint(b, v), x)));
+ttc_val ttc__reflect_rows(shlo *b, ttc_val x, ttc_val v, ttc_val tau) {
+  return shlo_sub(b, x, shlo_mul(b, shlo_mul(b, v, tau), mat_matmul(b, mat_adjoint(b, v), x)));
 }
 
 /* state: k, A [B, m, n] (R and the reflectors below it), taus [B, 1, K] */
@@ -567,23 +455,23 @@ static void qr_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
   (void)ctx;
   ttc_val v, tau, beta, k = s[0];
   int64_t m = shlo_dim(b, s[1], 1), n = shlo_dim(b, s[1], 2), count = shlo_dim(b, s[2], 2);
-  reflector(b, line(b, s[1], 2, k), k, &v, &tau, &beta);
-  ttc_val col = place(b, 2, 1, n), row = place(b, 1, m, 1), right = shlo_compare(b, SHLO_GT, col, k);
-  ttc_val a = shlo_select(b, right, reflect_rows(b, s[1], v, conjugate(b, tau)), s[1]);
+  ttc__reflector(b, mat_line(b, s[1], 2, k), k, &v, &tau, &beta);
+  ttc_val col = mat_place(b, 2, 1, n), row = mat_place(b, 1, m, 1), right = shlo_compare(b, SHLO_GT, col, k);
+  ttc_val a = shlo_select(b, right, ttc__reflect_rows(b, s[1], v, mat_conjugate(b, tau)), s[1]);
   ttc_val kept = shlo_select(b, shlo_compare(b, SHLO_GT, row, k), v,
-                             shlo_select(b, shlo_compare(b, SHLO_EQ, row, k), beta, line(b, s[1], 2, k)));
-  out[0] = shlo_add(b, k, int_scalar(b, 1));
+                             shlo_select(b, shlo_compare(b, SHLO_EQ, row, k), beta, mat_line(b, s[1], 2, k)));
+  out[0] = shlo_add(b, k, mat_int_scalar(b, 1));
   out[1] = shlo_select(b, shlo_compare(b, SHLO_EQ, col, k), kept, a);
-  out[2] = shlo_select(b, shlo_compare(b, SHLO_EQ, place(b, 2, 1, count), k), tau, s[2]);
+  out[2] = shlo_select(b, shlo_compare(b, SHLO_EQ, mat_place(b, 2, 1, count), k), tau, s[2]);
 }
 
 /* geqrf of a [B, m, n]: *factors as LAPACK's, *taus [B, 1, k]. */
-static void factor_qr(shlo *b, ttc_val a, ttc_val *factors, ttc_val *taus) {
+void ttc__factor_qr(shlo *b, ttc_val a, ttc_val *factors, ttc_val *taus) {
   int64_t batch = shlo_dim(b, a, 0), m = shlo_dim(b, a, 1), n = shlo_dim(b, a, 2), count = m < n ? m : n;
   ttc_val zero = shlo_const_i(b, shlo_dtype(b, a), 0, 3, (const int64_t[3]){batch, 1, count});
-  ttc_val init[3] = {int_scalar(b, 0), a, zero}, done[3] = {init[0], a, zero};
+  ttc_val init[3] = {mat_int_scalar(b, 0), a, zero}, done[3] = {init[0], a, zero};
   if (batch > 0 && count > 0) {
-    shlo_while(b, 3, init, below_count, qr_step, &count, done);
+    shlo_while(b, 3, init, mat_below_count, qr_step, &count, done);
   }
   *factors = done[1];
   *taus = done[2];
@@ -599,52 +487,47 @@ static void apply_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
   const apply_q *q = ctx;
   int64_t m = shlo_dim(b, s[2], 1);
   /* Q X needs the last reflector first, Q^H X the first. */
-  ttc_val k = q->adj ? s[0] : shlo_sub(b, int_scalar(b, q->count - 1), s[0]);
-  ttc_val row = place(b, 1, m, 1), column = line(b, s[2], 2, k), tau = line(b, s[3], 2, k);
+  ttc_val k = q->adj ? s[0] : shlo_sub(b, mat_int_scalar(b, q->count - 1), s[0]);
+  ttc_val row = mat_place(b, 1, m, 1), column = mat_line(b, s[2], 2, k), tau = mat_line(b, s[3], 2, k);
   ttc_val v = shlo_select(b, shlo_compare(b, SHLO_GT, row, k), column,
-                          shlo_select(b, shlo_compare(b, SHLO_EQ, row, k), one_of(b, column), zero_of(b, column)));
-  out[0] = shlo_add(b, s[0], int_scalar(b, 1));
-  out[1] = reflect_rows(b, s[1], v, q->adj ? conjugate(b, tau) : tau);
+                          shlo_select(b, shlo_compare(b, SHLO_EQ, row, k), mat_one_of(b, column), mat_zero_of(b, column)));
+  out[0] = shlo_add(b, s[0], mat_int_scalar(b, 1));
+  out[1] = ttc__reflect_rows(b, s[1], v, q->adj ? mat_conjugate(b, tau) : tau);
   out[2] = s[2];
   out[3] = s[3];
 }
 
 /* Q x or Q^H x for the reflectors in factors [B, m, >= K] and taus [B, 1, K]; x [B, m, r]. */
-static ttc_val times_q(shlo *b, ttc_val factors, ttc_val taus, ttc_val x, bool adj) {
+ttc_val ttc__times_q(shlo *b, ttc_val factors, ttc_val taus, ttc_val x, bool adj) {
   apply_q q = {shlo_dim(b, taus, 2), adj};
-  ttc_val init[4] = {int_scalar(b, 0), x, factors, taus}, done[4] = {init[0], x, factors, taus};
+  ttc_val init[4] = {mat_int_scalar(b, 0), x, factors, taus}, done[4] = {init[0], x, factors, taus};
   if (q.count > 0 && shlo_nelem(b, x) > 0) {
-    shlo_while(b, 4, init, below_count, apply_step, &q, done);
+    shlo_while(b, 4, init, mat_below_count, apply_step, &q, done);
   }
   return done[1];
 }
 
-/* The first n columns of the m x m unit matrix, [batch, m, n]. */
-static ttc_val eye_columns(shlo *b, ttc_val x, int64_t batch, int64_t m, int64_t n) {
-  return ttc__take_strided(b, eye(b, x, batch, m), 2, 0, n, 1);
-}
-
 /* aten::linalg_qr(A, mode) -> Q, R; mode "reduced", "complete" or "r" (no Q). */
 static void lower_qr(shlo *b, ttc_lower *c) {
-  ttc_val a = batched(b, op_in(c, 0)), factors, taus;
+  ttc_val a = mat_batched(b, op_in(c, 0)), factors, taus;
   int64_t batch = shlo_dim(b, a, 0), m = shlo_dim(b, a, 1), n = shlo_dim(b, a, 2), k = m < n ? m : n;
   bool complete = op_str_is(c, 1, "complete");
-  factor_qr(b, a, &factors, &taus);
+  ttc__factor_qr(b, a, &factors, &taus);
   int64_t width = complete ? m : k;
   if (op_str_is(c, 1, "r")) {
-    ret_nothing(b, c, 0);
+    mat_ret_nothing(b, c, 0);
   } else {
-    ret(b, c, 0, times_q(b, factors, taus, eye_columns(b, a, batch, m, width), false));
+    mat_ret(b, c, 0, ttc__times_q(b, factors, taus, mat_eye_columns(b, a, batch, m, width), false));
   }
-  ret(b, c, 1, keep_part(b, ttc__take_strided(b, factors, 1, 0, width, 1), UPPER));
+  mat_ret(b, c, 1, mat_keep_part(b, ttc__take_strided(b, factors, 1, 0, width, 1), MAT_UPPER));
 }
 
 /* aten::geqrf(self) -> a, tau */
 static void lower_geqrf(shlo *b, ttc_lower *c) {
   ttc_val factors, taus;
-  factor_qr(b, batched(b, op_in(c, 0)), &factors, &taus);
-  ret(b, c, 0, factors);
-  ret(b, c, 1, taus);
+  ttc__factor_qr(b, mat_batched(b, op_in(c, 0)), &factors, &taus);
+  mat_ret(b, c, 0, factors);
+  mat_ret(b, c, 1, taus);
 }
 
 static ttc_status infer_geqrf(const ttc_call *call, uint32_t max, ttc_spec *specs, uint32_t *nout, ttc_error *err) {
@@ -675,17 +558,17 @@ static ttc_val flat_taus(shlo *b, ttc_lower *c, int i, int64_t batch) {
 
 /* aten::linalg_householder_product(input, tau): the first n columns of Q. */
 static void lower_householder(shlo *b, ttc_lower *c) {
-  ttc_val a = batched(b, op_in(c, 0));
+  ttc_val a = mat_batched(b, op_in(c, 0));
   int64_t batch = shlo_dim(b, a, 0), m = shlo_dim(b, a, 1), n = shlo_dim(b, a, 2);
-  ret(b, c, 0, times_q(b, a, flat_taus(b, c, 1, batch), eye_columns(b, a, batch, m, n), false));
+  mat_ret(b, c, 0, ttc__times_q(b, a, flat_taus(b, c, 1, batch), mat_eye_columns(b, a, batch, m, n), false));
 }
 
 /* aten::ormqr(self, input2 (tau), input3 (other), left, transpose): op(Q) other or other op(Q). */
 static void lower_ormqr(shlo *b, ttc_lower *c) {
-  ttc_val a = batched(b, op_in(c, 0)), x = batched(b, op_in(c, 2));
+  ttc_val a = mat_batched(b, op_in(c, 0)), x = mat_batched(b, op_in(c, 2));
   bool left = op_bool(c, 3), adj = op_bool(c, 4);
   ttc_val taus = flat_taus(b, c, 1, shlo_dim(b, a, 0));
-  ret(b, c, 0, left ? times_q(b, a, taus, x, adj) : adjoint(b, times_q(b, a, taus, adjoint(b, x), !adj)));
+  mat_ret(b, c, 0, left ? ttc__times_q(b, a, taus, x, adj) : mat_adjoint(b, ttc__times_q(b, a, taus, mat_adjoint(b, x), !adj)));
 }
 
 /* ----------------------------------------------------------------------------------------------------- exponential */
@@ -698,9 +581,9 @@ static void below_wanted(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
 
 static void square_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
   (void)ctx;
-  out[0] = shlo_add(b, s[0], int_scalar(b, 1));
+  out[0] = shlo_add(b, s[0], mat_int_scalar(b, 1));
   out[1] = s[1];
-  out[2] = shlo_select(b, shlo_compare(b, SHLO_LT, s[0], s[3]), matmul(b, s[2], s[2]), s[2]);
+  out[2] = shlo_select(b, shlo_compare(b, SHLO_LT, s[0], s[3]), mat_matmul(b, s[2], s[2]), s[2]);
   out[3] = s[3];
 }
 
@@ -709,10 +592,10 @@ static void square_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
 static void lower_matrix_exp(shlo *b, ttc_lower *c) {
   enum { DEGREE = 18, MOST = 1024 };
   const int rows = 1, cols = 1, all[3] = {0, 1, 2};
-  ttc_val a = batched(b, op_in(c, 0));
+  ttc_val a = mat_batched(b, op_in(c, 0));
   int64_t batch = shlo_dim(b, a, 0), n = shlo_dim(b, a, 1);
   if (batch * n == 0) {
-    ret(b, c, 0, a);
+    mat_ret(b, c, 0, a);
     return;
   }
   ttc_dtype d = shlo_dtype(b, a), r = ttc__dtype_real(d);
@@ -722,15 +605,15 @@ static void lower_matrix_exp(shlo *b, ttc_lower *c) {
   s = shlo_clamp(b, shlo_const_f(b, r, 0, 0, NULL), s, shlo_const_f(b, r, MOST, 0, NULL));
   s = shlo_reshape(b, s, 3, (const int64_t[3]){batch, 1, 1});
   ttc_val scale = shlo_1(b, SHLO_EXP, shlo_1(b, SHLO_NEG, shlo_mul(b, s, two)));
-  ttc_val x = shlo_mul(b, a, widen(b, scale, d)), unit = eye(b, a, batch, n), sum = unit;
+  ttc_val x = shlo_mul(b, a, mat_widen(b, scale, d)), unit = mat_eye(b, a, batch, n), sum = unit;
   for (int k = DEGREE; k >= 1; k--) { /* Horner: I + x/1 (I + x/2 (I + ..)) */
-    ttc_val term = matmul(b, x, sum);
+    ttc_val term = mat_matmul(b, x, sum);
     sum = shlo_add(b, unit, shlo_mul(b, term, shlo_const_f(b, d, 1.0 / k, 0, NULL)));
   }
   ttc_val wanted = shlo_convert(b, s, TTC_S32), most = shlo_reduce(b, SHLO_AMAX, wanted, 3, all);
-  ttc_val init[4] = {int_scalar(b, 0), most, sum, wanted}, done[4];
+  ttc_val init[4] = {mat_int_scalar(b, 0), most, sum, wanted}, done[4];
   shlo_while(b, 4, init, below_wanted, square_step, NULL, done);
-  ret(b, c, 0, done[2]);
+  mat_ret(b, c, 0, done[2]);
 }
 
 const ttc_op_row ttc__linalg_rows[] = {

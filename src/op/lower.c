@@ -380,7 +380,12 @@ ttc_dtype op_promote(const ttc_lower *c, int first, int last) {
       }
     }
   }
-  return ttc__promotion_result(&p, default_float(c));
+  ttc_dtype d = ttc__promotion_result(&p, default_float(c));
+  if (d == TTC_DTYPE_INVALID) {
+    shlo_error(c->p->b, TTC_INVALID_ARGUMENT,
+               "Promotion for uint16, uint32, uint64 types is not supported, nor for float8 and float4 beside other types");
+  }
+  return d;
 }
 
 ttc_val ttc__fault_state(ttc_lower *c) {

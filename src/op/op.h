@@ -36,8 +36,8 @@ typedef struct ttc_op_row {
 /* clang-format off */
 #define TTC__FAMILIES(X) \
   X(unary) X(act) X(special) X(binary) X(compare) X(cast) X(fill) X(view) X(reduce) X(scan) X(sort) X(matmul) X(conv) \
-  X(pool) X(pad) X(resample) X(index) X(norm) X(softmax) X(loss) X(distance) X(attention) X(rng) X(foreach) X(optim) \
-  X(linalg) X(fft) X(rnn) X(misc)
+  X(pool) X(pad) X(resample) X(index) X(norm) X(softmax) X(loss) X(distance) X(attention) X(rng) X(sample) X(foreach) X(optim) \
+  X(linalg) X(eigen) X(fft) X(rnn) X(misc)
 /* clang-format on */
 #define TTC__DECLARE(f)                      \
   extern const ttc_op_row ttc__##f##_rows[]; \
@@ -49,6 +49,9 @@ TTC__FAMILIES(TTC__DECLARE)
 
 const ttc_op_row *ttc__op_row(uint32_t op); /* NULL if out of range (graph ops are not rows) */
 const char *ttc__op_family(uint32_t op);
+/* Whether a call's numbers are ones that the op takes (a standard deviation below 0 is not): asked before every call of a row with
+ * TTC_OP_RNG, since numbers are in no key. */
+ttc_status ttc__rng_check(const ttc_op_row *row, const ttc_call *call, ttc_error *err);
 
 /* ---- what a rule may ask. `i` is the argument's place in the schema, results k. */
 int op_param(const ttc_lower *c); /* the row's param */

@@ -6,6 +6,8 @@
  * Elements that need 64 bits take the second 32 from stream 1. Ops that need more than one number for each result use space 1 and
  * up, where j is counted in word 2 and words 0, 1 stay at offset/4, so nothing overlaps whatever the op's results are. The front
  * end moves the offset on by the results' size rounded up to 4, and at least 4, after each op. */
+#include "op/rng.h"
+
 #include <math.h>
 
 #include "op/elem.h"
@@ -14,11 +16,8 @@
 
 /* ---- Philox */
 
-typedef struct stream {
-  ttc_val seed, block; /* u64 scalars: the key, offset / 4 */
-} stream;
-static stream open_stream(shlo *b, ttc_lower *c) {
-  stream s;
+ttc__stream ttc__open_stream(shlo *b, ttc_lower *c) {
+  ttc__stream s;
   ttc_val offset;
   op_rng(c, (int)op_narg(c) - 1, &s.seed, &offset);
   s.block = shlo_2(b, SHLO_SHR_L, offset, elem_i(b, offset, 2));
@@ -62,7 +61,7 @@ static int64_t blocks(int64_t n) {
 }
 
 /* Four u32 vectors of nblock words. */
-static void words(shlo *b, stream s, int64_t nblock, uint32_t which, uint32_t space, ttc_val out[4]) {
+static void words(shlo *b, ttc__stream s, int64_t nblock, uint32_t which, uint32_t space, ttc_val out[4]) {
   ttc_val j = shlo_iota(b, TTC_U32, 0, 1, &nblock), lo = low32(b, s.block), hi = high32(b, s.block);
   ttc_val zero = shlo_const_i(b, TTC_U32, 0, 1, &nblock);
   if (space) {
@@ -76,6 +75,16 @@ static void words(shlo *b, stream s, int64_t nblock, uint32_t which, uint32_t sp
     out[2] = shlo_add(b, zero, u32(b, which));
     out[3] = zero;
   }
+  philox(b, s.seed, out);
+  for (int k = 0; k < 4; k++)
+    out[k] = once(b, out[k]);
+}
+void ttc__lane_words(shlo *b, ttc__stream s, int64_t n, ttc_val round, ttc_val out[4]) {
+  ttc_val zero = shlo_const_i(b, TTC_U32, 0, 1, &n);
+  out[0] = shlo_add(b, zero, low32(b, s.block));
+  out[1] = shlo_add(b, zero, high32(b, s.block));
+  out[2] = shlo_iota(b, TTC_U32, 0, 1, &n);
+  out[3] = shlo_add(b, zero, shlo_add(b, round, u32(b, 1)));
   philox(b, s.seed, out);
   for (int k = 0; k < 4; k++)
     out[k] = once(b, out[k]);
@@ -95,12 +104,12 @@ static int64_t count_out(const ttc_lower *c) {
   return n;
 }
 /* n random words of 32 bits (u32), or of 64 (u64). */
-static ttc_val bits32(shlo *b, stream s, int64_t n, uint32_t space) {
+static ttc_val bits32(shlo *b, ttc__stream s, int64_t n, uint32_t space) {
   ttc_val w[4];
   words(b, s, blocks(n), 0, space, w);
   return join(b, w, n);
 }
-static ttc_val bits64(shlo *b, stream s, int64_t n, uint32_t space) {
+static ttc_val bits64(shlo *b, ttc__stream s, int64_t n, uint32_t space) {
   ttc_val w[4], v[4];
   words(b, s, blocks(n), 0, space, w);
   words(b, s, blocks(n), 1, space, v);
@@ -123,7 +132,7 @@ static int digits(ttc_dtype d) {
 }
 
 /* n uniforms k/2^digits in [0, 1); where `open`, (k + 1/2)/2^(digits-1) in (0, 1), for logarithms. */
-static ttc_val uniform(shlo *b, stream s, int64_t n, ttc_dtype d, bool open, uint32_t space) {
+static ttc_val uniform(shlo *b, ttc__stream s, int64_t n, ttc_dtype d, bool open, uint32_t space) {
   int use = digits(d) - (open ? 1 : 0), width = d == TTC_F64 ? 64 : 32;
   ttc_val u = width == 64 ? bits64(b, s, n, space) : bits32(b, s, n, space);
   u = shlo_convert(b, shlo_2(b, SHLO_SHR_L, u, elem_i(b, u, width - use)), made_in(d));
@@ -161,7 +170,7 @@ static void turn(shlo *b, ttc_val v, ttc_val *cosine, ttc_val *sine) {
   *sine = shlo_select(b, up, shlo_1(b, SHLO_NEG, ss), ss);
 }
 /* Box and Muller (1958): sqrt(-2 ln u) · (cos, sin)(2πv), u and v in (0, 1], two words giving two normals. */
-static void box_muller(shlo *b, ttc_val u, ttc_val v, ttc_val *x, ttc_val *y) {
+void ttc__box_muller(shlo *b, ttc_val u, ttc_val v, ttc_val *x, ttc_val *y) {
   ttc_val r = once(b, shlo_1(b, SHLO_SQRT, shlo_mul(b, shlo_1(b, SHLO_LOG, u), elem_f(b, u, -2))));
   ttc_val cosine, sine;
   turn(b, v, &cosine, &sine);
@@ -175,7 +184,7 @@ static ttc_val fraction(shlo *b, ttc_val word, ttc_dtype d) {
   return shlo_mul(b, shlo_add(b, f, elem_f(b, f, 0.5)), elem_f(b, f, ldexp(1, -width)));
 }
 /* n standard normals of type d (f32 or f64) */
-static ttc_val normals(shlo *b, stream s, int64_t n, ttc_dtype d, uint32_t space) {
+static ttc_val normals(shlo *b, ttc__stream s, int64_t n, ttc_dtype d, uint32_t space) {
   ttc_val w[4], v[4];
   words(b, s, blocks(n), 0, space, w);
   if (d == TTC_F64)
@@ -187,8 +196,8 @@ static ttc_val normals(shlo *b, stream s, int64_t n, ttc_dtype d, uint32_t space
     }
     w[k] = fraction(b, w[k], d);
   }
-  box_muller(b, w[0], w[1], &v[0], &v[1]);
-  box_muller(b, w[2], w[3], &v[2], &v[3]);
+  ttc__box_muller(b, w[0], w[1], &v[0], &v[1]);
+  ttc__box_muller(b, w[2], w[3], &v[2], &v[3]);
   return join(b, v, n);
 }
 
@@ -197,7 +206,7 @@ static ttc_val normals(shlo *b, stream s, int64_t n, ttc_dtype d, uint32_t space
 /* uniform(self, from, to) */
 static void lower_uniform(shlo *b, ttc_lower *c) {
   ttc_dtype d = op_out_dtype(c, 0);
-  ttc_val u = uniform(b, open_stream(b, c), count_out(c), d, false, 0);
+  ttc_val u = uniform(b, ttc__open_stream(b, c), count_out(c), d, false, 0);
   ttc_val lo = op_num(c, 1, 0, made_in(d)), hi = op_num(c, 2, 0, made_in(d));
   op_ret(c, 0, shaped(b, c, shlo_add(b, shlo_mul(b, u, shlo_sub(b, hi, lo)), lo)));
 }
@@ -207,7 +216,7 @@ static void lower_normal(shlo *b, ttc_lower *c) {
   ttc_dtype out = op_out_dtype(c, 0), d = made_in(ttc__dtype_real(out));
   int at = op_param(c) % 8;
   int64_t n = count_out(c);
-  stream s = open_stream(b, c);
+  ttc__stream s = ttc__open_stream(b, c);
   if (ttc__is_complex(out)) {
     ttc_val re = normals(b, s, n, d, 0), im = normals(b, s, n, d, 1);
     ttc_val z = shlo_complex(b, shlo_mul(b, re, elem_f(b, re, sqrt(0.5))), shlo_mul(b, im, elem_f(b, im, sqrt(0.5))));
@@ -221,21 +230,21 @@ static void lower_normal(shlo *b, ttc_lower *c) {
 /* exponential(self, lambda) = -ln(1 - u) / lambda, never 0 */
 static void lower_exponential(shlo *b, ttc_lower *c) {
   ttc_dtype d = made_in(op_out_dtype(c, 0));
-  ttc_val u = uniform(b, open_stream(b, c), count_out(c), d, true, 0);
+  ttc_val u = uniform(b, ttc__open_stream(b, c), count_out(c), d, true, 0);
   ttc_val e = shlo_1(b, SHLO_NEG, shlo_1(b, SHLO_LOG1P, shlo_1(b, SHLO_NEG, u)));
   op_ret(c, 0, shaped(b, c, shlo_div(b, e, op_num(c, 1, 0, d))));
 }
 /* cauchy(self, median, sigma) = median + sigma·tan(π(u - 1/2)) */
 static void lower_cauchy(shlo *b, ttc_lower *c) {
   ttc_dtype d = made_in(op_out_dtype(c, 0));
-  ttc_val u = uniform(b, open_stream(b, c), count_out(c), d, true, 0);
+  ttc_val u = uniform(b, ttc__open_stream(b, c), count_out(c), d, true, 0);
   ttc_val t = shlo_1(b, SHLO_TAN, shlo_mul(b, shlo_sub(b, u, elem_f(b, u, 0.5)), elem_f(b, u, PI)));
   op_ret(c, 0, shaped(b, c, shlo_add(b, shlo_mul(b, t, op_num(c, 2, 0, d)), op_num(c, 1, 0, d))));
 }
 /* geometric(self, p) = ceil(ln u / ln(1 - p)), at least 1 */
 static void lower_geometric(shlo *b, ttc_lower *c) {
   ttc_dtype d = made_in(op_out_dtype(c, 0));
-  ttc_val u = uniform(b, open_stream(b, c), count_out(c), d, true, 0);
+  ttc_val u = uniform(b, ttc__open_stream(b, c), count_out(c), d, true, 0);
   ttc_val rate = shlo_1(b, SHLO_LOG1P, shlo_1(b, SHLO_NEG, op_num(c, 1, 0, d)));
   ttc_val k = shlo_1(b, SHLO_CEIL, shlo_div(b, shlo_1(b, SHLO_LOG, u), rate));
   op_ret(c, 0, shaped(b, c, shlo_2(b, SHLO_MAX, k, elem_f(b, k, 1))));
@@ -243,27 +252,22 @@ static void lower_geometric(shlo *b, ttc_lower *c) {
 
 /* ---- integers */
 
-/* [low, low + range) from 64 random bits; range 0 stands for 2^64. Small ranges take the high part of bits · range (Lemire 2019,
- * arXiv:1805.10941, without the rejection: a bias below 2^-32), larger ones the remainder, as PyTorch does. */
-static ttc_val integers(shlo *b, ttc_lower *c, int64_t low, uint64_t range) {
-  stream s = open_stream(b, c);
-  int64_t n = count_out(c);
-  ttc_val r;
-  if (range != 0 && range <= 0x10000) { /* bias below 2^-16 of a value's probability: 32 bits are enough */
-    ttc_val u = shlo_convert(b, bits32(b, s, n, 0), TTC_U64);
-    r = shlo_2(b, SHLO_SHR_L, shlo_mul(b, u, shlo_const_u(b, TTC_U64, range, 0, NULL)), elem_i(b, u, 32));
-  } else if (range != 0 && range <= 0xFFFFFFFFu) {
-    ttc_val u = bits64(b, s, n, 0), m = shlo_const_u(b, TTC_U64, range, 0, NULL), by = elem_i(b, u, 32);
-    ttc_val hi = shlo_mul(b, shlo_2(b, SHLO_SHR_L, u, by), m);
-    ttc_val lo = shlo_mul(b, elem_and(b, u, shlo_const_u(b, TTC_U64, 0xFFFFFFFFu, 0, NULL)), m);
-    r = shlo_2(b, SHLO_SHR_L, shlo_add(b, hi, shlo_2(b, SHLO_SHR_L, lo, by)), by);
-  } else {
-    r = bits64(b, s, n, 0);
-    if (range)
-      r = shlo_2(b, SHLO_REM, r, shlo_const_u(b, TTC_U64, range, 0, NULL));
-  }
-  r = shlo_convert(b, r, TTC_S64);
-  return shaped(b, c, low ? shlo_add(b, r, elem_i(b, r, low)) : r);
+/* The high 64 bits of u·v: 32-bit halves, multiplied as at school. */
+static ttc_val high_product(shlo *b, ttc_val u, ttc_val v) {
+  ttc_val by = elem_i(b, u, 32), mask = shlo_const_u(b, TTC_U64, 0xFFFFFFFFu, 0, NULL);
+  ttc_val u1 = shlo_2(b, SHLO_SHR_L, u, by), u0 = elem_and(b, u, mask);
+  ttc_val v1 = shlo_2(b, SHLO_SHR_L, v, by), v0 = elem_and(b, v, mask);
+  ttc_val low = shlo_2(b, SHLO_SHR_L, shlo_mul(b, u0, v0), by);
+  ttc_val a = shlo_mul(b, u1, v0), middle = shlo_add(b, shlo_mul(b, u0, v1), elem_and(b, shlo_add(b, a, low), mask));
+  ttc_val carry = shlo_add(b, shlo_2(b, SHLO_SHR_L, shlo_add(b, a, low), by), shlo_2(b, SHLO_SHR_L, middle, by));
+  return shlo_add(b, shlo_mul(b, u1, v1), carry);
+}
+/* [low, low + range), s64 and u64 scalars, range 0 standing for 2^64: the high part of 64 random bits · range (Lemire 2019,
+ * arXiv:1805.10941, without the rejection: a value's probability is off by 2^-64 at most). */
+static ttc_val integers(shlo *b, ttc_lower *c, ttc_val low, ttc_val range) {
+  ttc_val u = bits64(b, ttc__open_stream(b, c), count_out(c), 0);
+  ttc_val r = shlo_select(b, elem_cmp(b, SHLO_EQ, range, 0), u, high_product(b, u, range));
+  return shaped(b, c, shlo_add(b, shlo_convert(b, r, TTC_S64), low));
 }
 /* Largest integer that random_() without bounds gives: the type's own, or 2^digits for floats. */
 static uint64_t top(ttc_dtype d) {
@@ -293,10 +297,11 @@ static uint64_t top(ttc_dtype d) {
 /* random(self); random.to(self, to); random.from(self, from, to or None).        param: how many bounds */
 static void lower_random(shlo *b, ttc_lower *c) {
   int bounds = op_param(c);
-  int64_t low = bounds == 2 ? op_int(c, 1, 0) : 0;
   bool has_top = bounds > 0 && op_given(c, bounds);
-  uint64_t end = has_top ? (uint64_t)op_int(c, bounds, 0) : top(op_out_dtype(c, 0)) + 1;
-  op_ret(c, 0, integers(b, c, low, end - (uint64_t)low));
+  ttc_val low = bounds == 2 ? op_num(c, 1, 0, TTC_S64) : shlo_const_i(b, TTC_S64, 0, 0, NULL);
+  ttc_val end = has_top ? shlo_convert(b, op_num(c, bounds, 0, TTC_S64), TTC_U64)
+                        : shlo_const_u(b, TTC_U64, top(op_out_dtype(c, 0)) + 1, 0, NULL);
+  op_ret(c, 0, integers(b, c, low, shlo_sub(b, end, shlo_convert(b, low, TTC_U64))));
 }
 /* A permutation of 0..n-1: the order of n random keys. */
 static void lower_randperm(shlo *b, ttc_lower *c) {
@@ -305,7 +310,7 @@ static void lower_randperm(shlo *b, ttc_lower *c) {
     op_ret(c, 0, shlo_const_i(b, op_out_dtype(c, 0), 0, 0, NULL));
     return;
   }
-  stream s = open_stream(b, c);
+  ttc__stream s = ttc__open_stream(b, c);
   ttc_val in[2] = {n > 4096 ? bits64(b, s, n, 0) : bits32(b, s, n, 0), shlo_iota(b, TTC_S64, 0, 1, &n)}, out[2];
   shlo_sort(b, 2, in, 0, false, out);
   op_ret(c, 0, out[1]);
@@ -317,7 +322,7 @@ static void lower_randperm(shlo *b, ttc_lower *c) {
 static ttc_val chance(shlo *b, ttc_lower *c, ttc_val p) {
   ttc_val level = shlo_mul(b, p, elem_f(b, p, 4294967296.0));
   level = shlo_clamp(b, elem_f(b, p, 0), shlo_1(b, SHLO_ROUND_EVEN, level), elem_f(b, p, 4294967295.0));
-  ttc_val u = bits32(b, open_stream(b, c), count_out(c), 0);
+  ttc_val u = bits32(b, ttc__open_stream(b, c), count_out(c), 0);
   ttc_val hit = shlo_compare(b, SHLO_LT, u, shlo_convert(b, level, TTC_U32));
   return shaped(b, c, elem_or(b, hit, elem_cmp(b, SHLO_GE, p, 1)));
 }
@@ -328,7 +333,7 @@ static void lower_bernoulli_p(shlo *b, ttc_lower *c) {
 /* bernoulli(p), bernoulli.Tensor(self, p): p a tensor of probabilities.        param: its place */
 static void lower_bernoulli(shlo *b, ttc_lower *c) {
   ttc_dtype d = op_in_dtype(c, op_param(c)) == TTC_F64 ? TTC_F64 : TTC_F32;
-  ttc_val u = shaped(b, c, uniform(b, open_stream(b, c), count_out(c), d, false, 0));
+  ttc_val u = shaped(b, c, uniform(b, ttc__open_stream(b, c), count_out(c), d, false, 0));
   op_ret(c, 0, shlo_compare(b, SHLO_LT, u, op_in_as(c, op_param(c), d)));
 }
 /* native_dropout(x, p, train) -> x·mask / (1 - p), mask; without training x and all true */
@@ -384,7 +389,7 @@ static ttc_status infer_rrelu(const ttc_call *call, uint32_t max, ttc_spec *spec
 /* multinomial(p[rows, n] or p[n], k, replacement) -> [.., k] indices.
  * Without replacement: the k largest of p/e, e exponential (equivalently the order of arrival of Poisson processes of rates p).
  * With: for each sample the number of entries of the cumulative sum that u·total has reached. */
-static ttc_val arrivals(shlo *b, stream s, ttc_val p, int64_t rows, int64_t n, int64_t k) {
+static ttc_val arrivals(shlo *b, ttc__stream s, ttc_val p, int64_t rows, int64_t n, int64_t k) {
   int64_t dims[2] = {rows, n};
   ttc_val e = shlo_reshape(b, uniform(b, s, rows * n, shlo_dtype(b, p), true, 1), 2, dims);
   ttc_val first = shlo_div(b, p, shlo_1(b, SHLO_NEG, shlo_1(b, SHLO_LOG, e)));
@@ -400,7 +405,7 @@ static ttc_val running_sum(shlo *b, ttc_val p, int64_t n) {
   }
   return p;
 }
-static ttc_val draws(shlo *b, stream s, ttc_val p, int64_t rows, int64_t n, int64_t k) {
+static ttc_val draws(shlo *b, ttc__stream s, ttc_val p, int64_t rows, int64_t n, int64_t k) {
   int64_t thin[2] = {rows, k}, wide[2] = {rows, n}, flat = rows * n;
   ttc_val sums = running_sum(b, p, n);
   ttc_val total = shlo_slice_axis(b, sums, 1, n - 1, n);
@@ -418,12 +423,109 @@ static void lower_multinomial(shlo *b, ttc_lower *c) {
   int64_t rows = op_in_ndim(c, 0) == 2 ? op_in_dim(c, 0, 0) : 1, n = op_in_dim(c, 0, -1), k = op_int(c, 1, 1);
   ttc_val p = op_in_as(c, 0, op_in_dtype(c, 0) == TTC_F64 ? TTC_F64 : TTC_F32);
   p = shlo_reshape(b, p, 2, (int64_t[2]){rows, n});
-  stream s = open_stream(b, c);
+  ttc__stream s = ttc__open_stream(b, c);
   op_ret(c, 0, shaped(b, c, op_bool(c, 2) ? draws(b, s, p, rows, n, k) : arrivals(b, s, p, rows, n, k)));
+}
+
+/* ---- what numbers a distribution takes, in PyTorch's words */
+
+static bool number(const ttc_call *call, uint32_t i, double *v) {
+  if (i >= call->narg || call->args[i].kind != TTC_ARG_SCALAR)
+    return false;
+  const ttc_scalar *s = call->args[i].scalar;
+  *v = s->kind == TTC_SCALAR_FLOAT || s->kind == TTC_SCALAR_COMPLEX ? s->re : (double)s->i;
+  return true;
+}
+static ttc_status check_normal(const ttc_op_row *row, const ttc_call *call, ttc_error *err) {
+  double std;
+  bool log_normal = row->param >= 8;
+  if (!number(call, (uint32_t)(row->param % 8) + 1, &std) || (log_normal ? std > 0 : std >= 0))
+    return TTC_OK;
+  return log_normal ? TTC_FAIL(err, TTC_INVALID_ARGUMENT, "log_normal_ expects std > 0.0, but found std=%g", std)
+                    : TTC_FAIL(err, TTC_INVALID_ARGUMENT, "normal expects std >= 0.0, but found std %g", std);
+}
+static ttc_status check_uniform(const ttc_op_row *row, const ttc_call *call, ttc_error *err) {
+  (void)row;
+  double from, to;
+  if (number(call, 1, &from) && number(call, 2, &to) && !(from <= to))
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "uniform_ expects to return a [from, to) range, but found from=%g > to=%g", from,
+                    to);
+  return TTC_OK;
+}
+static ttc_status check_exponential(const ttc_op_row *row, const ttc_call *call, ttc_error *err) {
+  (void)row;
+  double lambda;
+  if (number(call, 1, &lambda) && !(lambda > 0))
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "exponential_ expects lambda > 0.0, but found lambda=%g", lambda);
+  return TTC_OK;
+}
+static ttc_status check_cauchy(const ttc_op_row *row, const ttc_call *call, ttc_error *err) {
+  (void)row;
+  double sigma;
+  if (number(call, 2, &sigma) && !(sigma > 0))
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "cauchy_ expects sigma > 0.0, but found sigma=%g", sigma);
+  return TTC_OK;
+}
+static ttc_status check_geometric(const ttc_op_row *row, const ttc_call *call, ttc_error *err) {
+  (void)row;
+  double p;
+  if (number(call, 1, &p) && !(p > 0 && p < 1))
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "geometric_ expects p to be in (0, 1), but got p=%g", p);
+  return TTC_OK;
+}
+static ttc_status check_bernoulli(const ttc_op_row *row, const ttc_call *call, ttc_error *err) {
+  (void)row;
+  double p;
+  if (number(call, 1, &p) && !(p >= 0 && p <= 1))
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "bernoulli_ expects p to be in [0, 1], but got p=%g", p);
+  return TTC_OK;
+}
+/* random_: a bound that the type cannot hold. Floats hold all of int64 but float16. */
+static ttc_status check_bound(const ttc_call *call, const char *what, int64_t v, ttc_error *err) {
+  ttc_dtype d = call->args[0].kind == TTC_ARG_TENSOR ? (ttc_dtype)call->args[0].tensor->dtype : TTC_S64;
+  bool whole = d == TTC_U64 || d == TTC_S64 || (ttc__is_float(d) && d != TTC_F16);
+  int64_t high = d == TTC_F16 ? 65504 : whole ? INT64_MAX : (int64_t)top(d);
+  int64_t low = d == TTC_F16 ? -65504 : d == TTC_U64 ? 0 : whole ? INT64_MIN : ttc__is_unsigned(d) || d == TTC_BOOL ? 0 : -high - 1;
+  if (v < low || v > high)
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "%s is out of bounds for %s", what, ttc_dtype_name(d));
+  return TTC_OK;
+}
+static ttc_status check_random(const ttc_op_row *row, const ttc_call *call, ttc_error *err) {
+  uint32_t bounds = (uint32_t)row->param;
+  const ttc_arg *args = call->args;
+  if (bounds == 0)
+    return TTC_OK;
+  int64_t from = bounds == 2 && args[1].kind == TTC_ARG_SCALAR ? args[1].scalar->i : 0;
+  TTC_TRY(check_bound(call, "from", from, err));
+  if (args[bounds].kind != TTC_ARG_SCALAR)
+    return TTC_OK;
+  int64_t to = args[bounds].scalar->i;
+  if (from >= to)
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "random_ expects 'from' to be less than 'to', but got from=%lld >= to=%lld",
+                    (long long)from, (long long)to);
+  return check_bound(call, "to - 1", to - 1, err);
+}
+
+/* random.from and random.to share a rule with random, which has no bounds. */
+static const struct {
+  ttc_rule rule;
+  ttc_status (*check)(const ttc_op_row *row, const ttc_call *call, ttc_error *err);
+} checks[] = {
+    {lower_uniform, check_uniform},       {lower_normal, check_normal},       {lower_exponential, check_exponential},
+    {lower_cauchy, check_cauchy},         {lower_geometric, check_geometric}, {lower_random, check_random},
+    {lower_bernoulli_p, check_bernoulli},
+};
+ttc_status ttc__rng_check(const ttc_op_row *row, const ttc_call *call, ttc_error *err) {
+  for (size_t k = 0; k < sizeof checks / sizeof *checks; k++) {
+    if (checks[k].rule == row->rule)
+      return checks[k].check(row, call, err);
+  }
+  return TTC_OK;
 }
 
 #define RNG(name, rule, param) {ELEM_HEAD(name, rule, param, TOL_RANDOM), .flags = TTC_OP_RNG}
 #define RRELU(name) {ELEM_HEAD(name, lower_rrelu, 0, TOL_RANDOM), .flags = TTC_OP_RNG | TTC_OP_NO_META, .infer = infer_rrelu}
+#define BOUNDED(name, param) {ELEM_HEAD(name, lower_random, param, TOL_RANDOM), .flags = TTC_OP_RNG | TTC_OP_OPEN_INTS}
 const ttc_op_row ttc__rng_rows[] = {
     RNG("uniform", lower_uniform, 0),
     RNG("normal_functional", lower_normal, 1),
@@ -435,8 +537,8 @@ const ttc_op_row ttc__rng_rows[] = {
     RNG("cauchy", lower_cauchy, 0),
     RNG("geometric", lower_geometric, 0),
     RNG("random", lower_random, 0),
-    RNG("random.to", lower_random, 1),
-    RNG("random.from", lower_random, 2),
+    BOUNDED("random.to", 1),
+    BOUNDED("random.from", 2),
     RNG("randperm", lower_randperm, 0),
     RNG("randperm.generator", lower_randperm, 0),
     RNG("bernoulli", lower_bernoulli, 0),

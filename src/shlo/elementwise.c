@@ -300,6 +300,29 @@ static ttc_val truth(shlo *b, ttc_val x) {
   return shlo_compare(b, SHLO_NE, x, shlo_const_like(b, x, 0));
 }
 
+/* The power of two nearest to |x|, ties and all that lies between the two smallest going up, as PyTorch's float8_e8m0fnu: from the
+ * bits, since devices flush what is below 2^-126. */
+static ttc_val to_e8m0(shlo *b, ttc_val x) {
+  ttc_val bits = shlo_bitcast(b, shlo_convert(b, x, TTC_F32), TTC_U32);
+  ttc_val exponent = shlo_2(b, SHLO_AND, shlo_2(b, SHLO_SHR_L, bits, shlo_const_like(b, bits, 23)), shlo_const_like(b, bits, 255));
+  ttc_val rest = shlo_2(b, SHLO_AND, bits, shlo_const_like(b, bits, 0x7fffff)), half = shlo_const_like(b, bits, 0x400000);
+  ttc_val normal = shlo_compare(b, SHLO_GT, exponent, shlo_const_like(b, bits, 0));
+  ttc_val up = shlo_select(b, normal, shlo_compare(b, SHLO_GE, rest, half), shlo_compare(b, SHLO_GT, rest, half));
+  ttc_val code = shlo_add(b, exponent, shlo_convert(b, up, TTC_U32));
+  code = shlo_2(b, SHLO_MIN, code, shlo_const_like(b, bits, 255)); /* 255 is NaN: overflow, infinities and NaN itself */
+  return shlo_bitcast(b, shlo_convert(b, code, TTC_U8), TTC_F8E8M0FNU);
+}
+
+/* PyTorch saturates where XLA gives NaN. */
+static ttc_val to_e4m3fn(shlo *b, ttc_val x) {
+  ttc_dtype from = shlo_dtype(b, x);
+  if (from != TTC_F16 && from != TTC_BF16) {
+    x = shlo_convert(b, x, TTC_F32);
+  }
+  x = shlo_clamp(b, shlo_const_like(b, x, -448), x, shlo_const_like(b, x, 448));
+  return emit_as(b, "stablehlo.convert", x, TTC_F8E4M3FN);
+}
+
 ttc_val shlo_convert(shlo *b, ttc_val x, ttc_dtype d) {
   if (!shlo__ready(b, "shlo_convert", 1, &x)) {
     return TTC_POISON;
@@ -320,6 +343,12 @@ ttc_val shlo_convert(shlo *b, ttc_val x, ttc_dtype d) {
   if (ttc__is_complex(d) && !ttc__is_complex(from)) {
     ttc_val re = shlo_convert(b, x, ttc__dtype_real(d));
     return shlo_complex(b, re, shlo_const_like(b, re, 0));
+  }
+  if (d == TTC_F8E8M0FNU) {
+    return to_e8m0(b, x);
+  }
+  if (d == TTC_F8E4M3FN) {
+    return to_e4m3fn(b, x);
   }
   /* Out of range, C wraps what passed through a wider integer; XLA alone would saturate: -1.0 is 255 in uint8, as in PyTorch. */
   if (ttc__is_float(from) && ttc__is_integral(d) && ttc_dtype_nbyte(d) < 4) {
