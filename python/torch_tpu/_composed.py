@@ -379,12 +379,6 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
     return _triangle(True, row, col, offset, dtype, device)
 
 
-@_kernel("_efficientzerotensor")
-def efficient_zeros(size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    """Forward-mode derivatives begin with these; here they are plain zeros."""
-    return torch.zeros(size, dtype=dtype, device=device)
-
-
 @_kernel("adaptive_avg_pool2d.out", "adaptive_avg_pool3d.out")
 def adaptive_avg_pool_out(x: Tensor, size: Sequence[int], *, out: Tensor) -> Tensor:
     f: Any = torch.nn.functional.adaptive_avg_pool2d if len(size) == 2 else torch.nn.functional.adaptive_avg_pool3d
@@ -434,6 +428,83 @@ def batch_norm_update_stats(
     if running_var is not None:
         running_var.lerp_((var * (n / max(1, n - 1))).to(running_var.dtype), momentum)
     return mean, var
+
+
+# PyTorch's CPU kernels of convolutions under their own names: the device's convolution.
+
+
+@_kernel("_slow_conv2d_forward", "slow_conv3d_forward")
+def slow_conv_forward(
+    x: Tensor, weight: Tensor, kernel_size: Sequence[int], bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]
+) -> Tensor:
+    return torch.convolution(x, weight, bias, stride, padding, [1] * len(stride), False, [0] * len(stride), 1)
+
+
+@_kernel("_slow_conv2d_forward.output", "slow_conv3d_forward.output")
+def slow_conv_forward_out(
+    x: Tensor,
+    weight: Tensor,
+    kernel_size: Sequence[int],
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    *,
+    output: Tensor,
+) -> Tensor:
+    _give([slow_conv_forward(x, weight, kernel_size, bias, stride, padding)], [output])
+    return output
+
+
+@_kernel("slow_conv_dilated2d", "slow_conv_dilated3d")
+def slow_conv_dilated(
+    x: Tensor,
+    weight: Tensor,
+    kernel_size: Sequence[int],
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+) -> Tensor:
+    n = len(kernel_size)
+    stride, padding, dilation = ([v[0]] * n if len(v) == 1 else list(v) for v in (stride, padding, dilation))
+    return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * n, 1)
+
+
+@_kernel("slow_conv_transpose3d")
+def slow_conv_transpose(
+    x: Tensor,
+    weight: Tensor,
+    kernel_size: Sequence[int],
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    output_padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+) -> Tensor:
+    n = len(kernel_size)
+    given = ([v[0]] * n if len(v) == 1 else list(v) for v in (stride, padding, output_padding, dilation))
+    stride, padding, output_padding, dilation = given
+    return torch.convolution(x, weight, bias, stride, padding, dilation, True, output_padding, 1)
+
+
+@_kernel("slow_conv_transpose2d.out", "slow_conv_transpose3d.out")
+def slow_conv_transpose_out(
+    x: Tensor, weight: Tensor, kernel_size: Sequence[int], *args: Any, out: Tensor, **kwargs: Any
+) -> Tensor:
+    _give([slow_conv_transpose(x, weight, kernel_size, *args, **kwargs)], [out])
+    return out
+
+
+@_kernel("_compute_linear_combination")
+def linear_combination(x: Tensor, coefficients: Tensor) -> Tensor:
+    """Row i: the sum over k of coefficients[i, k] · x[k]."""
+    return torch.tensordot(coefficients, x, 1)
+
+
+@_kernel("_compute_linear_combination.out")
+def linear_combination_out(x: Tensor, coefficients: Tensor, *, out: Tensor) -> Tensor:
+    _give([linear_combination(x, coefficients)], [out])
+    return out
 
 
 _library: Any = None

@@ -364,7 +364,7 @@ static void lower_rrelu(shlo *b, ttc_lower *c) {
     op_ret(c, 1, op_in(c, 1));
     return;
   }
-  ttc_val u = shaped(b, c, uniform(b, open_stream(b, c), count_out(c), d, false, 0));
+  ttc_val u = shaped(b, c, uniform(b, ttc__open_stream(b, c), count_out(c), d, false, 0));
   ttc_val r = shlo_convert(b, shlo_add(b, shlo_mul(b, u, shlo_sub(b, hi, lo)), lo), d);
   r = shlo_select(b, up, elem_f(b, r, 1), r);
   op_ret(c, 0, shlo_mul(b, x, shlo_convert(b, r, wide)));

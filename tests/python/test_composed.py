@@ -88,6 +88,15 @@ def test_other_variants():
     both(lambda x: torch.linalg.eigvals(x[0, 0], out=x.new_empty(0, dtype=torch.complex64)).abs().sort()[0], x)
 
 
+def test_convolutions_by_their_cpu_names():
+    x, w, b = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3), torch.randn(4)
+    both(lambda x, w, b: torch.ops.aten._slow_conv2d_forward(x, w, [3, 3], b, [1, 1], [1, 1]), x, w, b)
+    both(lambda x, w, b: torch.ops.aten.slow_conv_dilated2d(x, w, [3, 3], b, [1, 1], [1, 1], [2, 2]), x, w, b)
+    t = torch.randn(3, 4, 3, 3)
+    both(lambda x, t, b: torch.ops.aten.slow_conv_transpose2d.out(x, t, [3, 3], b, [2, 2], out=x.new_empty(0)), x, t, b)
+    both(lambda x, c: torch._compute_linear_combination(x, c), torch.randn(3, 2, 2), torch.randn(4, 3))
+
+
 def test_every_overload_exists():
     from torch_tpu import _composed
 

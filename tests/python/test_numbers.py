@@ -456,3 +456,13 @@ def test_matmul_precision_is_in_the_program(level, word):
         assert word in torch_tpu._C.last_module() or (word == "DEFAULT" and "precision" not in torch_tpu._C.last_module())
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_backends_fp32_precision_is_honoured():
+    x = torch.ones(8, 8, device=DEV)
+    for n, (level, word) in enumerate((("tf32", "HIGH>"), ("ieee", "HIGHEST"), ("none", "HIGHEST"))):
+        with torch.backends.flags(fp32_precision=level):
+            torch.mm(x[: n + 2].clone(), x)
+            assert word in torch_tpu._C.last_module()
+    torch.mm(x[:5].clone(), x)
+    assert "HIGHEST" in torch_tpu._C.last_module()

@@ -6,6 +6,7 @@ import contextlib
 import enum
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -24,11 +25,18 @@ class Precision(enum.Enum):
 
 
 _LEVEL = {"highest": 0, "high": 1, "medium": 2}
+_FP32_LEVEL = {"ieee": 0, "tf32": 1, "bf16": 2}
 _scopes: list[Precision] = []
 
 
+def _chosen() -> int:
+    """What PyTorch's two settings say: ``torch.backends.fp32_precision`` where it is set, else the older one."""
+    name = torch._C._get_fp32_precision_getter("generic", "all")
+    return _FP32_LEVEL[name] if name in _FP32_LEVEL else _LEVEL[torch.get_float32_matmul_precision()]
+
+
 def _use() -> None:
-    _C.set_matmul_precision(_scopes[-1].value if _scopes else _LEVEL[torch.get_float32_matmul_precision()])
+    _C.set_matmul_precision(_scopes[-1].value if _scopes else _chosen())
 
 
 @contextlib.contextmanager
@@ -55,17 +63,18 @@ def precision(mode: Precision) -> Iterator[None]:
 
 
 def follow() -> None:
-    """Keep the core's precision at ``torch.set_float32_matmul_precision``'s.
+    """Keep the core's precision at ``torch.set_float32_matmul_precision``'s and ``torch.backends.fp32_precision``'s.
 
-    PyTorch tells no device of a change, so the binding under the public function is wrapped: whichever way the function was
-    imported, it goes through.
+    PyTorch tells no device of a change, so the bindings under the public names are wrapped: whichever way those were imported, a
+    change goes through them.
     """
-    inner = torch._C._set_float32_matmul_precision
+    for binding in ("_set_float32_matmul_precision", "_set_fp32_precision_setter"):
+        inner = getattr(torch._C, binding)
 
-    @functools.wraps(inner)
-    def set_precision(name: str) -> None:
-        inner(name)
-        _use()
+        def set_precision(*args: str, inner: Any = inner) -> Any:
+            result = inner(*args)
+            _use()
+            return result
 
-    torch._C._set_float32_matmul_precision = set_precision  # type: ignore[assignment]
+        setattr(torch._C, binding, functools.wraps(inner)(set_precision))
     _use()
