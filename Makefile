@@ -71,12 +71,12 @@ fuzz: $(VENV)/.stamp-venv
 sweep: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PY) tests/python/sweep.py
 	TORCH_TPU_SWEEP=1 $(PY) -m pytest tests/python/test_modules.py
+	$(PY) tests/python/test_optim_db.py
 	$(MAKE) --no-print-directory views
 
 .PHONY: views
 views: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PY) -W ignore tests/python/view_programs.py $(or $(N),20000) --from $(or $(FROM),0)
-	$(PY) tests/python/test_optim_db.py
 
 build: $(VENV)/.stamp-build
 
