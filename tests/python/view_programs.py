@@ -1,3 +1,4 @@
+# size-waiver: one list of everything a program may do, read as a whole
 """Random programs of views, writes through them and reads, run step by step on the CPU and on the device.
 
 After each step the two sides agree on error, dtype, size, strides, offset, version, aliasing, and on the contents of every storage.
