@@ -216,6 +216,9 @@ static void lower_normal(shlo *b, ttc_lower *c) {
   ttc_dtype out = op_out_dtype(c, 0), d = made_in(ttc__dtype_real(out));
   int at = op_param(c) % 8;
   int64_t n = count_out(c);
+  if (!op_is_number(c, at + 1) && !ttc__is_complex(op_in_dtype(c, at + 1))) {
+    op_fault_if(c, b, elem_any(b, elem_cmp(b, SHLO_LT, op_in(c, at + 1), 0)), TTC__FAULT_STD, TTC_POISON, 0, 0);
+  }
   ttc__stream s = ttc__open_stream(b, c);
   if (ttc__is_complex(out)) {
     ttc_val re = normals(b, s, n, d, 0), im = normals(b, s, n, d, 1);
@@ -333,8 +336,10 @@ static void lower_bernoulli_p(shlo *b, ttc_lower *c) {
 /* bernoulli(p), bernoulli.Tensor(self, p): p a tensor of probabilities.        param: its place */
 static void lower_bernoulli(shlo *b, ttc_lower *c) {
   ttc_dtype d = op_in_dtype(c, op_param(c)) == TTC_F64 ? TTC_F64 : TTC_F32;
-  ttc_val u = shaped(b, c, uniform(b, ttc__open_stream(b, c), count_out(c), d, false, 0));
-  op_ret(c, 0, shlo_compare(b, SHLO_LT, u, op_in_as(c, op_param(c), d)));
+  ttc_val u = shaped(b, c, uniform(b, ttc__open_stream(b, c), count_out(c), d, false, 0)), p = op_in_as(c, op_param(c), d);
+  ttc_val fair = elem_and(b, elem_cmp(b, SHLO_GE, p, 0), elem_cmp(b, SHLO_LE, p, 1));
+  op_fault_if(c, b, elem_any(b, elem_not(b, fair)), TTC__FAULT_PROBABILITY, TTC_POISON, 0, 0);
+  op_ret(c, 0, shlo_compare(b, SHLO_LT, u, p));
 }
 /* native_dropout(x, p, train) -> x·mask / (1 - p), mask; without training x and all true */
 static void lower_dropout(shlo *b, ttc_lower *c) {
@@ -423,6 +428,11 @@ static void lower_multinomial(shlo *b, ttc_lower *c) {
   int64_t rows = op_in_ndim(c, 0) == 2 ? op_in_dim(c, 0, 0) : 1, n = op_in_dim(c, 0, -1), k = op_int(c, 1, 1);
   ttc_val p = op_in_as(c, 0, op_in_dtype(c, 0) == TTC_F64 ? TTC_F64 : TTC_F32);
   p = shlo_reshape(b, p, 2, (int64_t[2]){rows, n});
+  int one[1] = {1};
+  ttc_val finite = elem_and(b, elem_cmp(b, SHLO_GE, p, 0), elem_cmp(b, SHLO_LT, p, INFINITY));
+  op_fault_if(c, b, elem_any(b, elem_not(b, finite)), TTC__FAULT_WEIGHTS, TTC_POISON, 0, 0);
+  ttc_val none = elem_cmp(b, SHLO_LE, shlo_reduce(b, SHLO_SUM, p, 1, one), 0);
+  op_fault_if(c, b, elem_any(b, none), TTC__FAULT_NO_WEIGHT, TTC_POISON, 0, 0);
   ttc__stream s = ttc__open_stream(b, c);
   op_ret(c, 0, shaped(b, c, op_bool(c, 2) ? draws(b, s, p, rows, n, k) : arrivals(b, s, p, rows, n, k)));
 }

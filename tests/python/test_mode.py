@@ -63,6 +63,13 @@ OTHERS = {
     "integers % 0": lambda d: _t(d, [1, 2]) % 0,
     "fmod of integers": lambda d: torch.fmod(_t(d, [1, 2]), _t(d, [1, 0])),
     "div of integers, trunc": lambda d: torch.div(_t(d, [1, 2]), _t(d, [1, 0]), rounding_mode="trunc"),
+    "bernoulli": lambda d: torch.bernoulli(_t(d, [0.5, 2.0])),
+    "bernoulli of NaN": lambda d: torch.bernoulli(_t(d, [0.5, float("nan")])),
+    "normal, tensor std": lambda d: torch.normal(_t(d, [0.0]), _t(d, [-1.0])),
+    "multinomial, negative": lambda d: torch.multinomial(_t(d, [-1.0, 2.0]), 1),
+    "multinomial, NaN": lambda d: torch.multinomial(_t(d, [float("nan"), 2.0]), 1),
+    "multinomial, no weight": lambda d: torch.multinomial(_t(d, [0.0, 0.0]), 1),
+    "poisson": lambda d: torch.poisson(_t(d, [-1.0])),
     "_assert_async": lambda d: torch._assert_async(_t(d, [0.0])) or _x(d),
     "binary_cross_entropy": lambda d: F.binary_cross_entropy(_t(d, [2.0]), _t(d, [1.0])),
 }
