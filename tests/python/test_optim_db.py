@@ -115,8 +115,12 @@ def run(case: Case, device: str) -> list[torch.Tensor]:
 
 def check(case: Case) -> None:
     torch.tpu.reset_fallbacks()
-    want, got = run(case, "cpu"), run(case, DEV)
+    got = run(case, DEV)
     assert torch.tpu.fallbacks() == {}
+    if case.implementation == "fused" and case.dtype == torch.bfloat16:
+        # The CPU's fused SGD rounds within its step, and is further from float64 than the device: the plain form is compared with.
+        case = dataclasses.replace(case, implementation="single")
+    want = run(case, "cpu")
     tolerance = {"rtol": 0.1, "atol": 0.1} if (case.name, case.dtype) in ROUGH else TOLERANCE[case.dtype]
     for w, g in zip(want, got, strict=True):
         torch.testing.assert_close(g, w, **tolerance)
