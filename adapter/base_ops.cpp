@@ -1,4 +1,5 @@
 // The ops that make, view, copy and read tensors: what every device brings itself, and what the boxed kernel stands on.
+#include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/NativeFunctions.h>
@@ -224,6 +225,11 @@ Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
     return dst;
   }
   if (dst.device().type() == kType && self.device() == dst.device()) {
+    if (dst.sizes() != self.sizes()) {
+      at::DimVector sizes = at::infer_size_dimvector(dst.sizes(), self.sizes());  // raises where they do not broadcast
+      TORCH_CHECK(dst.sizes() == at::IntArrayRef(sizes), "output with shape ", dst.sizes(), " doesn't match the broadcast shape ",
+                  at::IntArrayRef(sizes));
+    }
     ttc_tensor to = describe(dst), from = describe(self);
     const ttc_arg args[] = {{.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &to},
                             {.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &from},

@@ -1,6 +1,7 @@
 // Describing calls, and inferring their results with PyTorch's Meta kernels.
 #include "call.h"
 
+#include <ATen/Dispatch_v2.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -94,6 +95,12 @@ Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags) {
   // Results come before what is written in place besides them (running statistics), as in the functional overload.
   std::stable_partition(o.written.begin(), o.written.end(), [&](uint32_t w) { return o.has_out && w >= o.ncall; });
   o.may_overlap = s.name() == "aten::fill_" || s.name() == "aten::zero_";
+  for (const char* op :
+       {"aten::fill_.Scalar", "aten::fill.Scalar", "aten::index_fill", "aten::scatter.value", "aten::scatter_.value"}) {
+    if ((s.name() + "." + s.overload_name()).rfind(op, 0) == 0 && s.overload_name().find("Tensor") == std::string::npos) {
+      o.stored_number = static_cast<int>(o.ncall) - 1;
+    }
+  }
   o.may_sample = s.name() == "aten::multinomial";
   for (const char* part : {"linalg_", "lu_", "ldl_", "cholesky", "ormqr", "lstsq", "triangular", "geqrf"}) {
     o.values_matter |= s.name().find(part) != std::string::npos;
@@ -123,6 +130,12 @@ ttc_scalar number(const c10::IValue& v) {
         .kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = v.toSymFloat().guard_float(__FILE__, __LINE__), .im = 0};
   }
   return {.kind = TTC_SCALAR_INT, .dtype = 0, .wrapped = 1, .i = v.toSymInt().guard_int(__FILE__, __LINE__), .re = 0, .im = 0};
+}
+
+void check_stored(const c10::IValue& number, at::ScalarType type) {
+  at::Scalar s = number.toScalar();
+  AT_DISPATCH_V2(type, "fill", AT_WRAP([&] { (void)s.to<scalar_t>(); }), AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), at::kBool, at::kHalf,
+                 at::kBFloat16, AT_EXPAND(AT_FLOAT8_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
 }
 
 ttc_scalar number_of_tensor(const at::Tensor& t) {
@@ -203,16 +216,25 @@ size_t nbyte_of(const c10::IValue& v) {
 
 }  // namespace
 
-void raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
+bool raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args,
+                       std::vector<c10::IValue>* cpu_args, torch::jit::Stack* results) {
   size_t n = 0;
   for (const auto& v : args) {
     n += nbyte_of(v);
   }
-  if (n <= kLargestTrial) {
-    torch::jit::Stack stack = stand_ins(o, args, at::kCPU);
-    at::AutoDispatchBelowADInplaceOrView guard;
-    handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  if (n > kLargestTrial) {
+    return false;
   }
+  torch::jit::Stack stack = stand_ins(o, args, at::kCPU);
+  std::vector<c10::IValue> copies(stack.begin(), stack.end());
+  at::AutoDispatchBelowADInplaceOrView guard;
+  handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  if (o.values_matter || cpu_args == nullptr) {
+    return false;
+  }
+  *cpu_args = std::move(copies);
+  *results = std::move(stack);
+  return true;
 }
 
 bool lay_out_as_cpu(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
@@ -292,8 +314,9 @@ Inference infer_by_meta(const c10::OperatorHandle& handle, const Overload& o, c1
   } catch (const c10::NotImplementedError&) {
     throw;
   } catch (const std::exception&) {  // PyTorch's, or Python's from a kernel written in Python
-    raise_as_cpu_does(handle, o, args);
-    throw;
+    if (!raise_as_cpu_does(handle, o, args, &meta_args, &stack)) {
+      throw;
+    }
   }
   for (size_t r = 0; r < o.returns.size(); r++) {
     if (o.returns[r] < 0) {

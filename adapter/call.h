@@ -37,6 +37,8 @@ struct Overload {
   }
   // Writes one number, so that it does not matter whether elements of the target share memory.
   bool may_overlap = false;
+  // Argument that is a number which the first one's type must be able to hold (fill_), or -1.
+  int stored_number = -1;
   // _foreach_*: element k of the lists is a call of its own, and later ones see what earlier ones wrote.
   bool foreach = false;
   // Matrix decompositions: not to be tried with zeros in place of values.
@@ -63,6 +65,8 @@ struct Frame {
 Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags);
 
 ttc_scalar number(const c10::IValue& v);
+// Refuses, in PyTorch's words, a number that overflows the type it is to be stored as.
+void check_stored(const c10::IValue& number, at::ScalarType type);
 // A 0-d CPU tensor is a number with a dtype.
 ttc_scalar number_of_tensor(const at::Tensor& t);
 inline int64_t integer(const c10::IValue& v) { return v.isInt() ? v.toInt() : v.toSymInt().guard_int(__FILE__, __LINE__); }
@@ -334,8 +338,10 @@ Inference infer_by_meta(const c10::OperatorHandle& handle, const Overload& o, c1
 //  - out= tensors get their size; *resized: one changed.
 bool run_aliased(const c10::OperatorHandle& handle, const Overload& o, torch::jit::Stack* stack, bool* resized);
 // The Meta kernel or the core refused the call. The CPU's kernel says why in the words users know, so it is asked, with zeros of
-// the same shapes, unless they are large; returns if it finds nothing wrong.
-void raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args);
+// the same shapes, unless they are large. If it finds nothing wrong, some Meta kernels being stricter than any device (no batch, a
+// 0-d CPU tensor as a number), what it was given and gave stand for theirs: true, if asked for.
+bool raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args,
+                       std::vector<c10::IValue>* cpu_args = nullptr, torch::jit::Stack* results = nullptr);
 // Give small out= tensors of a call without a plan the sizes and strides, with the warnings, that the CPU gives them; true if one
 // changed. Meta kernels written in Python would give them row-major strides, and other warnings.
 bool lay_out_as_cpu(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args);

@@ -40,6 +40,9 @@ struct Kernel final : c10::OperatorKernel {
     if ((o.flags & TTC_OP_SIZED) != 0) {
       size_outs(handle, d, args);
     }
+    if (o.stored_number >= 0) {
+      check_stored(args[static_cast<size_t>(o.stored_number)], args[0].toTensor().scalar_type());
+    }
     ttc_result res;
     ttc_error err;
     err.op[0] = '\0';

@@ -194,6 +194,11 @@ static ttc_val write_scatter(shlo *b, ttc_val base, const ttc_tensor *t, ttc_val
 ttc_val ttc__write_view(shlo *b, ttc_val base_value, const ttc__base *base, const ttc_tensor *t, ttc_val v) {
   ttc__base seen;
   ttc__geom g;
+  if (t->dtype == TTC_BOOL && base->dtype != TTC_BOOL) { /* as bytes: those beside the view need not be 0 or 1, and stay */
+    ttc_tensor bytes = *t;
+    bytes.dtype = TTC_U8;
+    return ttc__write_view(b, base_value, base, &bytes, shlo_convert(b, v, TTC_U8));
+  }
   bool needs = ttc__write_needs_base(base, t);
   ttc_val old = base_value;
   if (needs) {

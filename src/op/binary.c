@@ -15,6 +15,17 @@ static pair load(ttc_lower *c) {
   p.y = op_in_as(c, 1, ttc__dtype_op(p.type));
   return p;
 }
+/* Whether the result may be written as the type of the tensor it goes to: an in-place call makes no float of an integer, nothing
+ * but a bool of a bool. PyTorch's Meta kernels of add_, sub_ and mul_ let some of these through. */
+static bool refuse_narrowing(shlo *b, ttc_lower *c, ttc_dtype from) {
+  ttc_dtype to = op_out_dtype(c, 0);
+  bool narrows = (ttc__is_complex(from) && !ttc__is_complex(to)) || (ttc__is_float(from) && !ttc__is_inexact(to)) ||
+                 (from != TTC_BOOL && to == TTC_BOOL);
+  if (narrows)
+    shlo_error(b, TTC_INVALID_ARGUMENT, "result type %s can't be cast to the desired output type %s", ttc_dtype_name(from),
+               ttc_dtype_name(to));
+  return narrows;
+}
 /* The same, integers as the default float, numbers rounded to the promoted type. */
 static pair load_float(shlo *b, ttc_lower *c) {
   pair p = {.type = elem_promote_float(c, 0, 1)};
@@ -58,6 +69,8 @@ static void lower_add(shlo *b, ttc_lower *c) {
   if ((how == SUB || how == RSUB) && refuse_bool(b, c))
     return;
   pair p = load(c);
+  if (refuse_narrowing(b, c, p.type))
+    return;
   if (how == RSUB) {
     op_ret(c, 0, shlo_sub(b, p.y, times(b, c, p.x, 2)));
     return;
@@ -70,6 +83,8 @@ static void lower_add(shlo *b, ttc_lower *c) {
 }
 static void lower_mul(shlo *b, ttc_lower *c) {
   pair p = load(c);
+  if (refuse_narrowing(b, c, p.type))
+    return;
   op_ret(c, 0, p.type == TTC_BOOL ? elem_and(b, p.x, p.y) : shlo_mul(b, p.x, p.y));
 }
 

@@ -512,6 +512,11 @@ static ttc_status infer_conv(const ttc_call *call, uint32_t max, ttc_spec *specs
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "convolution: expected input and weight of 3 to 5 dimensions, got %d and %d",
                     x->ndim, w->ndim);
   }
+  if (x->dtype != w->dtype || (a[2].kind == TTC_ARG_TENSOR && a[2].tensor->dtype != x->dtype)) {
+    ttc_dtype other = (ttc_dtype)(x->dtype != w->dtype ? w->dtype : a[2].tensor->dtype);
+    return TTC_FAIL(err, TTC_FAILED_PRECONDITION, "input of type %s and %s of type %s should be the same",
+                    ttc_dtype_name((ttc_dtype)x->dtype), x->dtype != w->dtype ? "weight" : "bias", ttc_dtype_name(other));
+  }
   int64_t sizes[5], groups = a[8].i;
   sizes[0] = x->sizes[0];
   sizes[1] = a[6].i ? w->sizes[1] * groups : w->sizes[0];

@@ -111,6 +111,10 @@ static void lower_gather(shlo *b, ttc_lower *c) {
 /* index_select(x, dim, index)     PyTorch's CPU kernel for the second axis raises another error than the others. */
 static void lower_index_select(shlo *b, ttc_lower *c) {
   ttc_val x = ttc__at_least_1d(b, op_in(c, 0)), idx = ttc__at_least_1d(b, op_in(c, 2));
+  if (shlo_ndim(b, idx) > 1) {
+    shlo_error(b, TTC_INVALID_ARGUMENT, "index_select(): Index is supposed to be a vector");
+    return;
+  }
   int axis = op_axis(c, 1, shlo_ndim(b, x));
   ttc__fault kind = axis == 1 ? TTC__FAULT_POSITION : TTC__FAULT_ROW;
   ttc__give(b, c, 0, shlo_take(b, x, ttc__user_indices(b, c, kind, idx, axis, shlo_dim(b, x, axis), false), axis));

@@ -153,6 +153,10 @@ static nll nll_of(shlo *b, ttc_lower *c, int self, ttc_dtype d) {
   r.spot[1] = 1;
   r.spot[2] = r.data[2];
   r.place = r.data[0] * r.data[1] * r.data[2] < INT32_MAX ? TTC_S32 : TTC_S64;
+  ttc_dtype kind = op_in_dtype(c, self + 1);
+  if (kind != TTC_S64 && kind != TTC_U8) {
+    shlo_error(b, TTC_INVALID_ARGUMENT, "expected target dtype to be Long or Byte, but got %s", ttc_dtype_name(kind));
+  }
   ttc_val target = shlo_convert(b, shlo_reshape(b, op_in(c, self + 1), 3, r.spot), TTC_S64);
   ttc_val zero = shlo_const_i(b, TTC_S64, 0, 0, NULL), last = shlo_const_i(b, TTC_S64, r.data[1] - 1, 0, NULL);
   ttc_val safe = shlo_clamp(b, zero, target, last);

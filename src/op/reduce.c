@@ -225,6 +225,10 @@ static ttc_val extreme_value(shlo *b, ttc_val x, bool largest, const ttc__axes *
 /* amax, amin, and max, min of the whole tensor. */
 static void lower_amax(shlo *b, ttc_lower *c) {
   ttc__axes ax = axes_of(c);
+  if ((op_param(c) & OF_MASK) == OF_ALL && shlo_nelem(b, op_in(c, 0)) == 0) {
+    shlo_error(b, TTC_INVALID_ARGUMENT, "%s(): Expected reduction dim to be specified for input.numel() == 0.", op_name(c));
+    return;
+  }
   ttc__give(b, c, 0, extreme_value(b, op_in(c, 0), (op_param(c) & 0xff) == SHLO_AMAX, &ax));
 }
 
@@ -259,6 +263,10 @@ typedef enum var_kind { VAR = 0, STD = 1, WITH_MEAN = 2 } var_kind;
 static void lower_var(shlo *b, ttc_lower *c) {
   ttc__axes ax = ttc__axes_list(c, 1, op_in_ndim(c, 0));
   double correction = op_given(c, 2) ? op_static_f(c, 2) : 1.0;
+  if (!ttc__is_inexact(op_in_dtype(c, 0))) {
+    shlo_error(b, TTC_INVALID_ARGUMENT, "std and var only support floating point and complex dtypes");
+    return;
+  }
   ttc_val x = ttc__up(b, op_in(c, 0));
   ttc_val mean = ttc__once(b, ttc__mean_keep(b, x, &ax));
   ttc_val dist = shlo_sub(b, x, mean);

@@ -33,6 +33,10 @@ static ttc_val bell(shlo *b, ttc_val s) {
 /* relu: max(x, 0), integers too; NaN stays. */
 static void lower_relu(shlo *b, ttc_lower *c) {
   ttc_val x = op_in(c, 0);
+  if (shlo_dtype(b, x) == TTC_BOOL) {
+    shlo_error(b, TTC_INVALID_ARGUMENT, "Boolean inputs not supported for relu");
+    return;
+  }
   op_ret(c, 0, shlo_2(b, SHLO_MAX, x, shlo_const_i(b, shlo_dtype(b, x), 0, 0, NULL)));
 }
 /* threshold(x, t, v) = x <= t ? v : x */
