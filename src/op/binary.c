@@ -361,6 +361,10 @@ static void lower_lerp(shlo *b, ttc_lower *c) {
 }
 /* x + value·y·z, x + value·y/z        param: 1 for division */
 static void lower_addc(shlo *b, ttc_lower *c) {
+  if (op_param(c) && ttc__is_integral(op_in_dtype(c, 1)) && ttc__is_integral(op_in_dtype(c, 2))) {
+    shlo_error(b, TTC_INVALID_ARGUMENT, "Integer division with addcdiv is no longer supported.");
+    return;
+  }
   ttc_dtype d = ttc__dtype_op(op_promote(c, 0, 2));
   ttc_val x = op_in_as(c, 0, d), y = times(b, c, op_in_as(c, 1, d), 3), z = op_in_as(c, 2, d);
   op_ret(c, 0, shlo_add(b, x, op_param(c) ? shlo_div(b, y, z) : shlo_mul(b, y, z)));

@@ -97,6 +97,11 @@ def test_spread_of_integers_is_refused(dtype: torch.dtype) -> None:
     refused_alike(lambda d: torch.var_mean(ones(d, dtype)))
 
 
+def test_integers_are_not_divided_by_addcdiv() -> None:
+    refused_alike(lambda d: torch.addcdiv(ones(d), ones(d, torch.int64), ones(d, torch.int64)))
+    same(lambda x, y: torch.addcdiv(x, y, x), torch.ones(2), torch.tensor([2, 3]))
+
+
 def test_bools_are_not_rectified() -> None:
     refused_alike(lambda d: ones(d, torch.bool).relu())
 
