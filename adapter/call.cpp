@@ -95,9 +95,10 @@ Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags) {
   // Results come before what is written in place besides them (running statistics), as in the functional overload.
   std::stable_partition(o.written.begin(), o.written.end(), [&](uint32_t w) { return o.has_out && w >= o.ncall; });
   o.may_overlap = s.name() == "aten::fill_" || s.name() == "aten::zero_";
-  for (const char* op :
-       {"aten::fill_.Scalar", "aten::fill.Scalar", "aten::index_fill", "aten::scatter.value", "aten::scatter_.value"}) {
-    if ((s.name() + "." + s.overload_name()).rfind(op, 0) == 0 && s.overload_name().find("Tensor") == std::string::npos) {
+  for (const char* overload : {"fill.Scalar", "index_fill.int_Scalar", "scatter.value"}) {
+    std::string name = s.name().substr(6) + "." + s.overload_name(), row = overload, in_place = row;
+    in_place.insert(row.find('.'), "_");
+    if (name == row || name == in_place || name == row + "_out") {
       o.stored_number = static_cast<int>(o.ncall) - 1;
     }
   }
