@@ -7,6 +7,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 namespace tpu {
@@ -238,12 +239,25 @@ bool raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10
   return true;
 }
 
+namespace {
+// Some Meta kernels let a result be written to a type that does not hold it.
+bool narrows(const std::exception& e) {
+  return std::strstr(e.what(), "can't be cast to") != nullptr ||
+         std::strstr(e.what(), "only supports bool tensor for result") != nullptr;
+}
+
+bool writes_integers(const Overload& o, c10::ArrayRef<c10::IValue> args) {
+  const c10::IValue* v = o.written.empty() ? nullptr : &args[o.written[0]];
+  return v != nullptr && v->isTensor() && c10::isIntegralType(v->toTensor().scalar_type(), /*includeBool=*/true);
+}
+}  // namespace
+
 bool lay_out_as_cpu(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
   size_t n = 0;
   for (const auto& v : args) {
     n += nbyte_of(v);
   }
-  if (!o.has_out || o.values_matter || n > kLargestTrial / 16 || (o.flags & TTC_OP_RNG) != 0) {
+  if ((!o.has_out && !writes_integers(o, args)) || o.values_matter || n > kLargestTrial / 16 || (o.flags & TTC_OP_RNG) != 0) {
     return false;
   }
   torch::jit::Stack stack = stand_ins(o, args, at::kCPU);
@@ -253,7 +267,10 @@ bool lay_out_as_cpu(const c10::OperatorHandle& handle, const Overload& o, c10::A
     c10::WarningUtils::WarningHandlerGuard keep(&warnings);
     at::AutoDispatchBelowADInplaceOrView guard;
     handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
-  } catch (const std::exception&) {
+  } catch (const std::exception& e) {
+    if (narrows(e)) {
+      throw;
+    }
     return false;  // it has no kernel, or refuses zeros
   }
   bool resized = false;

@@ -47,6 +47,19 @@ def test_no_bool_is_multiplied_in_place_by_another_type(other: torch.dtype) -> N
     refused_alike(lambda d: ones(d, torch.int32).mul_(2.5))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.bool])
+def test_no_result_of_another_kind_is_written_into_integers(dtype: torch.dtype) -> None:
+    refused_alike(lambda d: ones(d, dtype).logit_())
+    refused_alike(lambda d: torch.sin(ones(d), out=ones(d, dtype)))
+    x = torch.ones(4, dtype=torch.int32, device="tpu")
+    assert x.sqrt().dtype == torch.float32 and x.add_(2).tolist() == [3] * 4 and x.floor_divide_(2).tolist() == [1] * 4
+
+
+def test_any_and_all_write_bools() -> None:
+    refused_alike(lambda d: torch.any(ones(d), 0, out=torch.ones((), device=d)))
+    refused_alike(lambda d: torch.all(ones(d), 0, out=torch.ones((), device=d)))
+
+
 @pytest.mark.parametrize(
     ("dtype", "number"),
     [
