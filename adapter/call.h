@@ -343,8 +343,8 @@ bool run_aliased(const c10::OperatorHandle& handle, const Overload& o, torch::ji
 bool raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args,
                        std::vector<c10::IValue>* cpu_args = nullptr, torch::jit::Stack* results = nullptr);
 // Give small out= tensors of a call without a plan the sizes and strides, with the warnings, that the CPU gives them; true if one
-// changed. Meta kernels written in Python would give them row-major strides, and other warnings. Raises where the CPU would write no
-// such result into an integer, in place too.
+// changed. Meta kernels written in Python would give them row-major strides, and other warnings. Raises where the CPU would not
+// write such a result into an integer, in place too.
 bool lay_out_as_cpu(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args);
 // Give an out= tensor its size, with PyTorch's warning.
 void resize_out(const Overload& o, const at::Tensor& out, at::IntArrayRef sizes);

@@ -1,4 +1,4 @@
-"""What a stranger stumbles over: numbers and types that do not fit, calls with nothing in them, bytes seen as bools, in the CPU's words."""
+"""Numbers and types that do not fit, calls with nothing in them, bytes seen as bools: told in the words of the CPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -135,7 +135,7 @@ def test_sizes_that_do_not_fit_a_copy_are_named() -> None:
 
 def test_convolution_mixes_no_types() -> None:
     x, w = ones("tpu", torch.float32, 1, 1, 3, 3), ones("tpu", torch.float16, 1, 1, 2, 2)
-    with pytest.raises(RuntimeError, match="f32 .* f16"):
+    with pytest.raises(RuntimeError, match=r"f32 .* f16"):
         F.conv2d(x, w)
 
 
