@@ -61,6 +61,25 @@ bool read_spec(PyObject* o, ttc_spec* s) {
   return PyErr_Occurred() == nullptr;
 }
 
+// Strides of a dense result, for a spec of known sizes; None leaves it contiguous. Takes the reference.
+bool read_strides(PyObject* o, ttc_spec* s) {
+  if (o == Py_None) {
+    Py_DECREF(o);
+    return true;
+  }
+  PyObject* fast = o != nullptr ? PySequence_Fast(o, "expected strides") : nullptr;
+  Py_XDECREF(o);
+  if (fast != nullptr && PySequence_Fast_GET_SIZE(fast) == s->ndim) {
+    for (int k = 0; k < s->ndim; k++) {
+      s->strides[k] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(fast, k));
+    }
+  } else if (fast != nullptr) {
+    PyErr_Format(PyExc_ValueError, "expected %d strides, got %zd", s->ndim, PySequence_Fast_GET_SIZE(fast));
+  }
+  Py_XDECREF(fast);
+  return PyErr_Occurred() == nullptr;
+}
+
 bool read_number(PyObject* o, ttc_scalar* s) {
   *s = ttc_scalar{};
   s->wrapped = 1;
@@ -255,7 +274,9 @@ PyObject* to_python(const c10::IValue& v, Kind kind) {
 std::mutex finished_mutex;
 std::map<int64_t, std::vector<ttc_spec>> finished;
 
-std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor>& inputs, const c10::List<double>& numbers) {
+// into[k]: the input that takes result k, or -1 for a new tensor; shorter than the results where the rest are new. Returns those.
+std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor>& inputs, const c10::List<double>& numbers,
+                                  at::IntArrayRef into) {
   std::vector<ttc_spec> specs;
   {
     std::lock_guard<std::mutex> lock(finished_mutex);
@@ -283,7 +304,16 @@ std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor>& inp
     s = {.kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = numbers.get(i), .im = 0};
     args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &s});
   }
-  return run_op(static_cast<uint32_t>(op), args, specs, index);
+  c10::SmallVector<const ttc_tensor*, 8> targets;
+  for (size_t k = 0; k < specs.size() && !into.empty(); k++) {
+    int64_t i = k < into.size() ? into[k] : -1;
+    bool written = i >= 0 && i < static_cast<int64_t>(inputs.size()) && inputs[static_cast<size_t>(i)].device().type() == kType;
+    TORCH_CHECK(written || i < 0, "graph ", op, ": result ", k, " cannot be written into input ", i);
+    targets.push_back(written ? &tensors[static_cast<size_t>(i)] : nullptr);
+  }
+  auto out = run_op(static_cast<uint32_t>(op), args, targets, specs, index);
+  out.erase(std::remove_if(out.begin(), out.end(), [](const at::Tensor& t) { return !t.defined(); }), out.end());
+  return out;
 }
 
 }  // namespace
@@ -400,9 +430,9 @@ PyObject* py_graph_node(PyObject*, PyObject* args) {
 }
 
 PyObject* py_graph_finish(PyObject*, PyObject* args) {
-  PyObject *capsule = nullptr, *results = nullptr;
+  PyObject *capsule = nullptr, *results = nullptr, *strides = Py_None;
   Building* g = nullptr;
-  if (!PyArg_ParseTuple(args, "OO!", &capsule, &PyList_Type, &results) || (g = building(capsule)) == nullptr) {
+  if (!PyArg_ParseTuple(args, "OO!|O", &capsule, &PyList_Type, &results, &strides) || (g = building(capsule)) == nullptr) {
     return nullptr;
   }
   std::vector<int32_t> ids;
@@ -414,6 +444,9 @@ PyObject* py_graph_finish(PyObject*, PyObject* args) {
     }
     ids.push_back(static_cast<int32_t>(id));
     specs.push_back(g->values[static_cast<size_t>(id)]);
+    if (strides != Py_None && !read_strides(PySequence_GetItem(strides, k), &specs.back())) {
+      return nullptr;
+    }
   }
   uint32_t op = 0;
   ttc_error err;
@@ -426,7 +459,7 @@ PyObject* py_graph_finish(PyObject*, PyObject* args) {
   return PyLong_FromUnsignedLong(op);
 }
 
-TORCH_LIBRARY(tpu, m) { m.def("run_graph(int op, Tensor[] inputs, float[] numbers) -> Tensor[]"); }
+TORCH_LIBRARY(tpu, m) { m.def("run_graph(int op, Tensor[] inputs, float[] numbers, int[] into=[]) -> Tensor[]"); }
 TORCH_LIBRARY_IMPL(tpu, PrivateUse1, m) { m.impl("run_graph", run_graph); }
 
 }  // namespace tpu

@@ -289,9 +289,10 @@ void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& i
   ttc_result_done(&res);
 }
 
-std::vector<at::Tensor> run_op(uint32_t op, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index) {
+std::vector<at::Tensor> run_op(uint32_t op, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<const ttc_tensor*> into,
+                               c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index) {
   ttc_result res;
-  run_or_define(device(index), op, args, {}, specs, &res);
+  run_or_define(device(index), op, args, into, specs, &res);
   std::vector<at::Tensor> out;
   for (uint32_t k = 0; k < res.nout; k++) {
     out.push_back(res.stores[k] != nullptr ? wrap(res.stores[k], res.specs[k], index) : at::Tensor());
@@ -302,7 +303,7 @@ std::vector<at::Tensor> run_op(uint32_t op, c10::ArrayRef<ttc_arg> args, c10::Ar
 
 std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<ttc_spec> specs,
                                 c10::DeviceIndex index) {
-  return run_op(find_row(name), args, specs, index);
+  return run_op(find_row(name), args, {}, specs, index);
 }
 
 void register_ops() {

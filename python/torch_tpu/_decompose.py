@@ -140,6 +140,7 @@ class GraphBuilder:
         for i, formal in enumerate(op._schema.arguments):
             if type(given[i]) is int and isinstance(formal.real_type, torch.TensorType):
                 given[i] = ("const", given[i], 0)  # a bare int would be a value's id
+        given = [self._in_list(a) if isinstance(a, list | tuple) else a for a in given]
         args = torch.fx.node.map_arg(given, self.values.__getitem__)
         val = node.meta.get("val")
         if name in _SAME:
@@ -158,6 +159,21 @@ class GraphBuilder:
             results: FX nodes.
         """
         return _C.graph_finish(self.graph, [self.values[r] for r in results])
+
+    def _in_list(self, entries: Sequence[Any]) -> Sequence[Any]:
+        """A list of tensors holds values only: a number among them, a 0-d CPU tensor, becomes one."""
+        for e in entries:
+            if isinstance(e, torch.fx.Node) and isinstance(self.values[e], tuple) and isinstance(e.meta.get("val"), torch.Tensor):
+                self.values[e] = self._node("full", [[], self.values[e]] + [None] * 4, [spec(e.meta["val"])])[0]
+        return entries
+
+    def written(self, source: torch.fx.Node, target: torch.fx.Node) -> Any:
+        """``source`` as the new contents of ``target``: in its type and shape."""
+        return self._node("copy", [self.values[target], self.values[source], False], [spec(target.meta["val"])])[0]
+
+    def finish_values(self, results: Sequence[Any], strides: Sequence[Any]) -> int:
+        """The op id that runs the graph and gives these values, with these strides (None: contiguous)."""
+        return _C.graph_finish(self.graph, list(results), list(strides))
 
     def _node(self, name: str, args: list[Any], specs: list[Any]) -> list[int]:
         return _C.graph_node(self.graph, name, [_plain(a) for a in args], specs)
