@@ -2,7 +2,8 @@
 
 AOTAutograd gives a functional graph of ATen ops whose mutations of inputs are ``copy_`` nodes at its end. The graph is cut into
 stages that take turns: ops on the device that have a row (or a decomposition into some) form programs; everything else, such as
-arithmetic on an optimizer's ``step`` on the CPU or an op without a lowering, is called as eager mode would. Most graphs are one program.
+arithmetic on an optimizer's ``step`` on the CPU or an op without a lowering, is called as eager mode would. Most graphs are one
+program. A graph with symbolic sizes has one for each set of sizes it meets.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from torch_tpu._decompose import GraphBuilder, Untraceable
 
 _C: Any = sys.modules["torch_tpu._C"]
 
-_KINDS = {torch.SymFloat: 2, float: 2, torch.SymInt: 1, int: 1, torch.SymBool: 0, bool: 0}
-
 
 def _kind_of_dtype(dtype: torch.dtype) -> int:
     """The core's kind of a number: 0 bool, 1 int, 2 float, 3 complex."""
@@ -35,7 +34,11 @@ def _on_tpu(val: Any) -> bool:
 def _all_on_tpu(val: Any) -> bool:
     """A result, or every one of several, is a dense tensor on the device."""
     vals = val if isinstance(val, list | tuple) else [val]
-    return bool(vals) and all(v is None or (_on_tpu(v) and v.layout == torch.strided) for v in vals) and any(v is not None for v in vals)
+    return (
+        bool(vals)
+        and all(v is None or (_on_tpu(v) and v.layout == torch.strided) for v in vals)
+        and any(v is not None for v in vals)
+    )
 
 
 class _Rows:
@@ -75,9 +78,12 @@ def _in_program(node: fx.Node) -> bool:
 
 
 def _stages(graph: fx.Graph) -> dict[fx.Node, int]:
-    """The stage of each node: odd ones are programs, even ones run op by op. A stage reads earlier ones only."""
+    """The stage of each node: odd ones are programs, even ones run op by op.
+
+    A stage reads earlier ones only. Inputs are written in the last stage there is when they are: others may hold views of them.
+    """
     stage: dict[fx.Node, int] = {}
-    readers: dict[fx.Node, int] = {}  # the last stage that reads a placeholder
+    last = 0
     for node in graph.nodes:
         if node.op in ("placeholder", "output", "get_attr"):
             continue
@@ -86,69 +92,138 @@ def _stages(graph: fx.Graph) -> dict[fx.Node, int]:
         for n in node.all_input_nodes:
             at = max(at, stage.get(n, 0))
         if node.target is torch.ops.aten.copy_.default:
-            at = max(at, readers.get(node.args[0], 0))
+            at = max(at, last)
         at += (at % 2 == 1) != inside
         stage[node] = at
-        for n in node.all_input_nodes:
-            if n.op == "placeholder":
-                readers[n] = max(readers.get(n, 0), at)
+        last = max(last, at)
     return stage
 
 
-class _Program:
-    """One program of a compiled graph: which slots it reads, and which it fills or writes into."""
+class _Sizes:
+    """What the symbols of a graph's shapes stand for, call by call."""
 
-    def __init__(self, name: str, nodes: Sequence[fx.Node], escapes: set[fx.Node], slot: dict[fx.Node, int]) -> None:
-        inputs: dict[fx.Node, None] = {}
-        for node in nodes:
-            for n in node.all_input_nodes:
-                if n not in nodes:
-                    inputs[n] = None
-        tensors = [n for n in inputs if isinstance(n.meta.get("val"), torch.Tensor)]
-        numbers = [n for n in inputs if n not in tensors]
-        builder = GraphBuilder(name)
-        for i, n in enumerate(tensors):
+    def __init__(self, placeholders: Sequence[fx.Node]) -> None:
+        self.where: dict[Any, tuple[int, int]] = {}  # symbol -> input, axis (-1: the input is the number)
+        for i, n in enumerate(placeholders):
+            val = n.meta.get("val")
+            if isinstance(val, torch.SymInt):
+                self._note(val, i, -1)
+            elif isinstance(val, torch.Tensor):
+                for axis, size in enumerate(val.shape):
+                    self._note(size, i, axis)
+
+    def _note(self, size: Any, i: int, axis: int) -> None:
+        if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
+            self.where.setdefault(size.node.expr, (i, axis))
+
+    def values(self, args: Sequence[Any]) -> tuple[int, ...]:
+        """The symbols' values in a call with these inputs, in a fixed order."""
+        return tuple(int(args[i]) if axis < 0 else args[i].shape[axis] for i, axis in self.where.values())
+
+    def resolve(self, size: Any, values: tuple[int, ...]) -> int:
+        """A size as a number.
+
+        Raises:
+            Untraceable: if it depends on data.
+        """
+        if not isinstance(size, torch.SymInt):
+            return int(size)
+        found = size.node.expr.subs(dict(zip(self.where, values, strict=True)))
+        if not found.is_number:
+            raise Untraceable(f"the size {size} depends on data")
+        return int(found)
+
+
+class _Program:
+    """One program of a compiled graph, made once for each set of sizes it meets.
+
+    Args:
+        nodes: what it computes, in order.
+        escapes: those of them that are read outside.
+        slot: each node's place in a call's environment.
+    """
+
+    def __init__(self, name: str, nodes: list[fx.Node], escapes: set[fx.Node], slot: dict[fx.Node, int], sizes: _Sizes) -> None:
+        self.name, self.nodes, self.sizes, self.slot = name, nodes, sizes, slot
+        inside = set(nodes)
+        reads = dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside)
+        self.tensors = [n for n in reads if isinstance(n.meta.get("val"), torch.Tensor)]
+        self.floats = [n for n in reads if isinstance(n.meta.get("val"), torch.SymFloat)]
+        self.ints = [n for n in reads if isinstance(n.meta.get("val"), torch.SymInt | int | bool | torch.SymBool)]
+        self.fresh = [n for n in nodes if n in escapes and not self._writes(n) and not isinstance(n.meta["val"], list | tuple)]
+        self.written = [n for n in nodes if self._writes(n)]
+        self.into = [self.tensors.index(n.args[0]) for n in self.written]  # type: ignore[arg-type]
+        self.into += [-1] * len(self.fresh) if self.written else []
+        self.inputs = [slot[n] for n in self.tensors]
+        self.numbers = [slot[n] for n in self.floats]
+        self.fills = [slot[n] for n in self.fresh]
+        self.ops: dict[tuple[int, ...], int] = {}
+
+    @staticmethod
+    def _writes(node: fx.Node) -> bool:
+        return node.target is torch.ops.aten.copy_.default
+
+    def build(self, values: tuple[int, ...]) -> int:
+        """The op id of the program for these sizes.
+
+        Raises:
+            Untraceable, NotImplementedError: if it cannot be one.
+        """
+        resolve = self.sizes.resolve
+        builder = GraphBuilder(self.name, lambda size: resolve(size, values))
+        for i, n in enumerate(self.tensors):
             val = n.meta["val"]
             if _on_tpu(val):
                 builder.input(n, i, 0, val)
             else:
                 builder.number(n, i, _kind_of_dtype(val.dtype))
-        for i, n in enumerate(numbers):
-            builder.number(n, len(tensors) + i, _KINDS[type(n.meta["val"])])
-        results: list[fx.Node] = []
-        self.into: list[int] = []
-        fresh: list[fx.Node] = []
-        for node in nodes:
-            if node.target is torch.ops.aten.copy_.default:
-                target, source = node.args[0], node.args[1]
-                results.append(builder.written(source, target))
-                self.into.append(tensors.index(target))
-            else:
+        for i, n in enumerate(self.floats):
+            builder.number(n, len(self.tensors) + i, 2)
+        for n in self.ints:
+            builder.values[n] = resolve(n.meta["val"], values)
+        for node in self.nodes:
+            if not self._writes(node):
                 builder.call(node)
-        for node in nodes:
-            if node in escapes and node.target is not torch.ops.aten.copy_.default and not isinstance(node.meta["val"], list | tuple):
-                results.append(builder.values[node])
-                self.into.append(-1)
-                fresh.append(node)
-        strides = [self._strides(n) for n in fresh]
-        self.op = builder.finish_values(results, [None] * (len(results) - len(fresh)) + strides)
-        self.inputs = [slot[n] for n in tensors]
-        self.numbers = [slot[n] for n in numbers]
-        self.fills = [slot[n] for n in fresh]
-        self.first_fresh = len(results) - len(fresh)
+        results = [builder.written(n.args[1], n.args[0]) for n in self.written]  # type: ignore[arg-type]
+        results += [builder.values[n] for n in self.fresh]
+        strides = [self._strides(n, values) for n in self.fresh]
+        return builder.finish_values(results, [None] * len(self.written) + strides)
 
-    @staticmethod
-    def _strides(node: fx.Node) -> list[int] | None:
+    def _strides(self, node: fx.Node, values: tuple[int, ...]) -> list[int] | None:
         val = node.meta["val"]
         dense = torch._prims_common.is_non_overlapping_and_dense_or_false(val)
-        return list(val.stride()) if dense else None
+        return [self.sizes.resolve(s, values) for s in val.stride()] if dense else None
 
-    def __call__(self, env: list[Any]) -> None:
-        out = torch.ops.tpu.run_graph(
-            self.op, [env[i] for i in self.inputs], [float(env[i]) for i in self.numbers], self.into if self.first_fresh else []
-        )
+    def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
+        op = self.ops.get(values)
+        if op is None:
+            op = self.ops[values] = self.build(values)
+        out = torch.ops.tpu.run_graph(op, [env[i] for i in self.inputs], [float(env[i]) for i in self.numbers], self.into)
         for i, t in zip(self.fills, out, strict=True):
             env[i] = t
+
+
+class _Stage:
+    """A program, or where it cannot be one its ops one by one."""
+
+    def __init__(self, program: _Program, calls: list[_Call]) -> None:
+        self.program: _Program | None = program
+        self.calls = calls
+
+    def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
+        if self.program is not None:
+            try:
+                self.program(env, values)
+                return
+            except (Untraceable, NotImplementedError) as e:
+                refused[self.program.name] = e
+                self.program = None
+        for call in self.calls:
+            call(env, values)
+
+
+refused: dict[str, Exception] = {}
+"""Why a stage is not run as a program, for bug reports."""
 
 
 class _Call:
@@ -162,13 +237,16 @@ class _Call:
         self.method = node.op == "call_method"
         self.constant = node.op == "get_attr"
 
-    def __call__(self, env: list[Any]) -> None:
+    def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
         if self.constant:
             env[self.out] = self.target
             return
         args = _fill(self.args, env)
         kwargs = _fill(self.kwargs, env)
-        env[self.out] = getattr(args[0], self.target)(*args[1:], **kwargs) if self.method else self.target(*args, **kwargs)
+        got = getattr(args[0], self.target)(*args[1:], **kwargs) if self.method else self.target(*args, **kwargs)
+        if isinstance(got, tuple) and any(v is None for v in got):  # fused attention's seeds, which nobody reads
+            got = tuple(torch.empty(0, device="tpu") if v is None else v for v in got)
+        env[self.out] = got
 
 
 class _Slot(int):
@@ -193,24 +271,28 @@ class Compiled:
         nodes = list(module.graph.nodes)
         slot = {n: i for i, n in enumerate(nodes)}
         self.size = len(nodes)
-        self.steps: list[Callable[[list[Any]], None]] = [_Call(n, module, slot) for n in nodes if n.op == "get_attr"]
+        self.sizes = _Sizes([n for n in nodes if n.op == "placeholder"])
+        self.steps: list[Callable[[list[Any], tuple[int, ...]], None]] = [
+            _Call(n, module, slot) for n in nodes if n.op == "get_attr"
+        ]
         stage = _stages(module.graph)
-        output = nodes[-1]
         for at in range(max(stage.values(), default=-1) + 1):
             here = [n for n in nodes if stage.get(n) == at]
+            calls = [_Call(n, module, slot) for n in here]
             if at % 2 == 0:
-                self.steps += [_Call(n, module, slot) for n in here]
+                self.steps += calls
             elif here:
                 inside = set(here)
                 escapes = {n for n in here if any(u not in inside for u in n.users)}
-                self.steps.append(_Program(f"{name}_{at}", here, escapes, slot))
-        self.outputs = fx.node.map_arg(list(output.args[0]), lambda n: _Slot(slot[n]))
+                self.steps.append(_Stage(_Program(f"{name}_{at}", here, escapes, slot, self.sizes), calls))
+        self.outputs = fx.node.map_arg(list(nodes[-1].args[0]), lambda n: _Slot(slot[n]))
 
     def __call__(self, args: list[Any]) -> list[Any]:
+        values = self.sizes.values(args)
         env = args + [None] * (self.size - len(args))
         args.clear()
         for step in self.steps:
-            step(env)
+            step(env, values)
         return _fill(self.outputs, env)
 
 

@@ -74,8 +74,11 @@ def arguments(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, 
     return out
 
 
-def spec(t: Any) -> tuple[int, tuple[int, ...]] | None:
+def spec(t: Any, resolve: Callable[[Any], int] | None = None) -> tuple[int, tuple[int, ...]] | None:
     """(dtype's number, sizes) of a result; None for one that is absent.
+
+    Args:
+        resolve: makes a number of a size.
 
     Raises:
         Untraceable: if it is no tensor of static sizes and a type the core has.
@@ -84,7 +87,7 @@ def spec(t: Any) -> tuple[int, tuple[int, ...]] | None:
         return None
     if not isinstance(t, torch.Tensor) or t.dtype not in DTYPE_NUMBERS or t.layout != torch.strided:
         raise Untraceable(f"a result is a {type(t).__name__}")
-    sizes = tuple(t.shape)
+    sizes = tuple(t.shape) if resolve is None else tuple(resolve(n) for n in t.shape)
     if not all(isinstance(n, int) for n in sizes):
         raise Untraceable("a size depends on data")
     return DTYPE_NUMBERS[t.dtype], sizes
@@ -95,15 +98,17 @@ class GraphBuilder:
 
     Args:
         name: what the graph is called in messages and in its StableHLO.
+        resolve: makes a number of a size that the FX graph has a symbol for.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, resolve: Callable[[Any], int] | None = None) -> None:
         self.graph = _C.graph_new(name)
+        self.resolve = resolve
         self.values: dict[torch.fx.Node, Any] = {}
 
     def input(self, node: torch.fx.Node, arg: int, k: int, val: torch.Tensor) -> None:
         """``node`` is entry ``k`` of argument ``arg`` of the call."""
-        self.values[node] = _C.graph_input(self.graph, arg, k, spec(val))
+        self.values[node] = _C.graph_input(self.graph, arg, k, self._spec(val))
 
     def number(self, node: torch.fx.Node, arg: int, kind: int) -> None:
         """``node`` is a number given at run time as argument ``arg``; kind: 0 bool, 1 int, 2 float, 3 complex."""
@@ -117,7 +122,7 @@ class GraphBuilder:
         """
         if not isinstance(value, torch.Tensor) or value.dim() != 0 or value.device.type != "cpu":
             raise Untraceable("a constant has dimensions")
-        out = self._node("full", [[], value.item()] + [None] * 4, [spec(value)])
+        out = self._node("full", [[], value.item()] + [None] * 4, [self._spec(value)])
         self.values[node] = out[0]
 
     def call(self, node: torch.fx.Node) -> None:
@@ -138,19 +143,22 @@ class GraphBuilder:
         name = row_name(op)
         given = arguments(op, node.args, node.kwargs)
         for i, formal in enumerate(op._schema.arguments):
-            if type(given[i]) is int and isinstance(formal.real_type, torch.TensorType):
-                given[i] = ("const", given[i], 0)  # a bare int would be a value's id
+            number = given[i]
+            if isinstance(number, torch.fx.Node) and isinstance(number.meta.get("val"), torch.SymInt):
+                number = self.values[number]
+            if type(number) is int and isinstance(formal.real_type, torch.TensorType):
+                given[i] = ("const", number, 0)  # a bare int would be a value's id
         given = [self._in_list(a) if isinstance(a, list | tuple) else a for a in given]
         args = torch.fx.node.map_arg(given, self.values.__getitem__)
         val = node.meta.get("val")
         if name in _SAME:
             self.values[node] = args[0]
         elif name in _UNDEFINED:
-            self.values[node] = self._node("full", [[], 0] + [None] * 4, [spec(val)])[0]
+            self.values[node] = self._node("full", [[], 0] + [None] * 4, [self._spec(val)])[0]
         elif isinstance(val, list | tuple):
-            self.values[node] = self._node(name, args, [spec(v) for v in val])
+            self.values[node] = self._node(name, args, [self._spec(v) for v in val])
         else:
-            self.values[node] = self._node(name, args, [spec(val)])[0]
+            self.values[node] = self._node(name, args, [self._spec(val)])[0]
 
     def finish(self, results: Sequence[Any]) -> int:
         """The op id that runs the graph.
@@ -164,16 +172,19 @@ class GraphBuilder:
         """A list of tensors holds values only: a number among them, a 0-d CPU tensor, becomes one."""
         for e in entries:
             if isinstance(e, torch.fx.Node) and isinstance(self.values[e], tuple) and isinstance(e.meta.get("val"), torch.Tensor):
-                self.values[e] = self._node("full", [[], self.values[e]] + [None] * 4, [spec(e.meta["val"])])[0]
+                self.values[e] = self._node("full", [[], self.values[e]] + [None] * 4, [self._spec(e.meta["val"])])[0]
         return entries
 
     def written(self, source: torch.fx.Node, target: torch.fx.Node) -> Any:
         """``source`` as the new contents of ``target``: in its type and shape."""
-        return self._node("copy", [self.values[target], self.values[source], False], [spec(target.meta["val"])])[0]
+        return self._node("copy", [self.values[target], self.values[source], False], [self._spec(target.meta["val"])])[0]
 
     def finish_values(self, results: Sequence[Any], strides: Sequence[Any]) -> int:
         """The op id that runs the graph and gives these values, with these strides (None: contiguous)."""
         return _C.graph_finish(self.graph, list(results), list(strides))
+
+    def _spec(self, t: Any) -> tuple[int, tuple[int, ...]] | None:
+        return spec(t, self.resolve)
 
     def _node(self, name: str, args: list[Any], specs: list[Any]) -> list[int]:
         return _C.graph_node(self.graph, name, [_plain(a) for a in args], specs)
