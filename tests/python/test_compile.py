@@ -68,7 +68,10 @@ def test_inputs_are_written_in_place_and_views_alias():
 
 @pytest.mark.parametrize(
     "name",
-    ["SGD", "Adam", "AdamW", "RMSprop", "NAdam", "RAdam", "Adagrad", "Adadelta", "Adamax", "ASGD", "Rprop", "Adafactor", "Muon"],
+    [
+        *("SGD", "Adam", "AdamW", "RMSprop", "NAdam", "RAdam", "Adagrad"),
+        *("Adadelta", "Adamax", "ASGD", "Rprop", "Adafactor", "Muon"),
+    ],
 )
 def test_optimizer_steps(name):
     def make(device, wrap):
