@@ -55,8 +55,8 @@ inline void check(ttc_status s, const ttc_error& err) {
 // ---- kernel.cpp
 // Register every row of the core's table and the boxed fallback. Called once, at import.
 void register_ops();
-// Run op `op` (a row or a graph) and give its results on device `index`: new tensors, undefined where the spec's dtype is invalid or
-// the result was written into a tensor.
+// Run op `op` (a row or a graph) and give its results on device `index`: new tensors, undefined where the spec's dtype is invalid
+// or the result was written into a tensor.
 std::vector<at::Tensor> run_op(uint32_t op, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<const ttc_tensor*> into,
                                c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index);
 // Run row `name` on tensors; a helper for base_ops. Results' specs come from `like` when the plan is new.

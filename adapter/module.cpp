@@ -346,8 +346,7 @@ PyMethodDef methods[] = {
     {"graph_input", tpu::py_graph_input, METH_VARARGS,
      "(graph, arg, k, dtype, sizes): entry k of the call's argument arg; its value."},
     {"graph_node", tpu::py_graph_node, METH_VARARGS, "(graph, row, args, ((dtype, sizes) or None, ..)): the results' values."},
-    {"graph_finish", tpu::py_graph_finish, METH_VARARGS,
-     "(graph, values, strides of each = contiguous): the op id that runs it."},
+    {"graph_finish", tpu::py_graph_finish, METH_VARARGS, "(graph, values, strides of each = contiguous): the op id that runs it."},
     {"set_decomposer", tpu::py_set_decomposer, METH_O, "fn(overload, args) -> op id of a graph, -1 or -2."},
     {nullptr, nullptr, 0, nullptr}};
 
