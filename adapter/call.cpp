@@ -202,40 +202,48 @@ torch::jit::Stack stand_ins(const Overload& o, c10::ArrayRef<c10::IValue> args, 
 
 constexpr size_t kLargestTrial = size_t{64} << 20;  // bytes
 
+size_t nbyte_of(c10::ArrayRef<c10::IValue> values);
+
 size_t nbyte_of(const c10::IValue& v) {
   if (v.isTensor() && v.toTensor().defined()) {
     const at::Tensor& t = v.toTensor();
     return at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.element_size());
   }
+  return v.isList() ? nbyte_of(v.toListRef()) : 0;
+}
+
+size_t nbyte_of(c10::ArrayRef<c10::IValue> values) {
   size_t n = 0;
-  if (v.isList()) {
-    for (const auto& e : v.toListRef()) {
-      n += nbyte_of(e);
-    }
+  for (const auto& v : values) {
+    n += nbyte_of(v);
   }
   return n;
 }
+
+// The call made on the cpu, with zeros for its tensors.
+struct Trial {
+  torch::jit::Stack results;
+  std::vector<c10::IValue> args;
+  Trial(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> given)
+      : results(stand_ins(o, given, at::kCPU)), args(results.begin(), results.end()) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &results);
+  }
+};
 
 }  // namespace
 
 bool raise_as_cpu_does(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args,
                        std::vector<c10::IValue>* cpu_args, torch::jit::Stack* results) {
-  size_t n = 0;
-  for (const auto& v : args) {
-    n += nbyte_of(v);
-  }
-  if (n > kLargestTrial) {
+  if (nbyte_of(args) > kLargestTrial) {
     return false;
   }
-  torch::jit::Stack stack = stand_ins(o, args, at::kCPU);
-  std::vector<c10::IValue> copies(stack.begin(), stack.end());
-  at::AutoDispatchBelowADInplaceOrView guard;
-  handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  Trial trial(handle, o, args);
   if (o.values_matter || cpu_args == nullptr) {
     return false;
   }
-  *cpu_args = std::move(copies);
-  *results = std::move(stack);
+  *cpu_args = std::move(trial.args);
+  *results = std::move(trial.results);
   return true;
 }
 
@@ -253,20 +261,15 @@ bool writes_integers(const Overload& o, c10::ArrayRef<c10::IValue> args) {
 }  // namespace
 
 bool lay_out_as_cpu(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args) {
-  size_t n = 0;
-  for (const auto& v : args) {
-    n += nbyte_of(v);
-  }
-  if ((!o.has_out && !writes_integers(o, args)) || o.values_matter || n > kLargestTrial / 16 || (o.flags & TTC_OP_RNG) != 0) {
+  if ((!o.has_out && !writes_integers(o, args)) || o.values_matter || (o.flags & TTC_OP_RNG) != 0 ||
+      nbyte_of(args) > kLargestTrial / 16) {
     return false;
   }
-  torch::jit::Stack stack = stand_ins(o, args, at::kCPU);
-  std::vector<c10::IValue> copies(stack.begin(), stack.end());
+  std::vector<c10::IValue> copies;
   Warnings warnings;
   try {
     c10::WarningUtils::WarningHandlerGuard keep(&warnings);
-    at::AutoDispatchBelowADInplaceOrView guard;
-    handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    copies = Trial(handle, o, args).args;
   } catch (const std::exception& e) {
     if (narrows(e)) {
       throw;
