@@ -8,6 +8,7 @@ program. A graph with symbolic sizes has one for each set of sizes it meets.
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -41,20 +42,20 @@ def _all_on_tpu(val: Any) -> bool:
     )
 
 
-class _Rows:
-    """Rows of the core's table and what is asked of them."""
+@functools.cache
+def _usable() -> set[str]:
+    """Ops that may stand in a program: those with a row, but for random numbers (1) and sizes that depend on data (8)."""
+    rows = {row["name"] for row in _C.ops() if not row["flags"] & (1 | 8)}
+    return rows | set(_decompose._SAME) | set(_decompose._UNDEFINED)
 
-    def __init__(self) -> None:
-        # TTC_OP_RNG and TTC_OP_DATA_SIZE: no place inside a graph.
-        self.usable = {row["name"] for row in _C.ops() if not row["flags"] & (1 | 8)}
 
-
-_rows: _Rows | None = None
+def _writes(node: fx.Node) -> bool:
+    """Whether the node gives an input its new contents."""
+    return node.target is torch.ops.aten.copy_.default
 
 
 def _in_program(node: fx.Node) -> bool:
     """Whether the node can be part of a program."""
-    global _rows
     if node.target is operator.getitem:
         source = node.args[0]
         return isinstance(source, fx.Node) and _in_program(source)
@@ -67,14 +68,11 @@ def _in_program(node: fx.Node) -> bool:
         v = n.meta.get("val")
         if isinstance(v, torch.Tensor) and not _on_tpu(v) and v.dim() != 0:
             return False
-    if node.target is torch.ops.aten.copy_.default:
+    if _writes(node):
         return isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
     if node.target.namespace != "aten" or node.target._schema.is_mutable:
         return False
-    if _rows is None:
-        _rows = _Rows()
-    name = _decompose.row_name(node.target)
-    return name in _rows.usable or name in _decompose._SAME or name in _decompose._UNDEFINED
+    return _decompose.row_name(node.target) in _usable()
 
 
 def _stages(graph: fx.Graph) -> dict[fx.Node, int]:
@@ -91,7 +89,7 @@ def _stages(graph: fx.Graph) -> dict[fx.Node, int]:
         at = 1 if inside else 0
         for n in node.all_input_nodes:
             at = max(at, stage.get(n, 0))
-        if node.target is torch.ops.aten.copy_.default:
+        if _writes(node):
             at = max(at, last)
         at += (at % 2 == 1) != inside
         stage[node] = at
@@ -150,18 +148,14 @@ class _Program:
         self.tensors = [n for n in reads if isinstance(n.meta.get("val"), torch.Tensor)]
         self.floats = [n for n in reads if isinstance(n.meta.get("val"), torch.SymFloat)]
         self.ints = [n for n in reads if isinstance(n.meta.get("val"), torch.SymInt | int | bool | torch.SymBool)]
-        self.fresh = [n for n in nodes if n in escapes and not self._writes(n) and not isinstance(n.meta["val"], list | tuple)]
-        self.written = [n for n in nodes if self._writes(n)]
+        self.fresh = [n for n in nodes if n in escapes and not _writes(n) and not isinstance(n.meta["val"], list | tuple)]
+        self.written = [n for n in nodes if _writes(n)]
         self.into = [self.tensors.index(n.args[0]) for n in self.written]  # type: ignore[arg-type]
         self.into += [-1] * len(self.fresh) if self.written else []
         self.inputs = [slot[n] for n in self.tensors]
         self.numbers = [slot[n] for n in self.floats]
         self.fills = [slot[n] for n in self.fresh]
         self.ops: dict[tuple[int, ...], int] = {}
-
-    @staticmethod
-    def _writes(node: fx.Node) -> bool:
-        return node.target is torch.ops.aten.copy_.default
 
     def build(self, values: tuple[int, ...]) -> int:
         """The op id of the program for these sizes.
@@ -182,7 +176,7 @@ class _Program:
         for n in self.ints:
             builder.values[n] = resolve(n.meta["val"], values)
         for node in self.nodes:
-            if not self._writes(node):
+            if not _writes(node):
                 builder.call(node)
         results = [builder.written(n.args[1], n.args[0]) for n in self.written]  # type: ignore[arg-type]
         results += [builder.values[n] for n in self.fresh]
@@ -229,21 +223,14 @@ refused: dict[str, Exception] = {}
 class _Call:
     """One op called as in eager mode."""
 
-    def __init__(self, node: fx.Node, module: fx.GraphModule, slot: dict[fx.Node, int]) -> None:
-        self.target: Any = getattr(module, str(node.target)) if node.op == "get_attr" else node.target
+    def __init__(self, node: fx.Node, slot: dict[fx.Node, int]) -> None:
+        self.target: Any = node.target
         self.out = slot[node]
         self.args = fx.node.map_arg(node.args, lambda n: _Slot(slot[n]))
         self.kwargs = fx.node.map_arg(node.kwargs, lambda n: _Slot(slot[n]))
-        self.method = node.op == "call_method"
-        self.constant = node.op == "get_attr"
 
     def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
-        if self.constant:
-            env[self.out] = self.target
-            return
-        args = _fill(self.args, env)
-        kwargs = _fill(self.kwargs, env)
-        got = getattr(args[0], self.target)(*args[1:], **kwargs) if self.method else self.target(*args, **kwargs)
+        got = self.target(*_fill(self.args, env), **_fill(self.kwargs, env))
         if isinstance(got, tuple) and any(v is None for v in got):  # fused attention's seeds, which nobody reads
             got = tuple(torch.empty(0, device="tpu") if v is None else v for v in got)
         env[self.out] = got
@@ -270,15 +257,15 @@ class Compiled:
         self._boxed_call = True  # an attribute of the instance, for wrappers copy those
         nodes = list(module.graph.nodes)
         slot = {n: i for i, n in enumerate(nodes)}
-        self.size = len(nodes)
-        self.sizes = _Sizes([n for n in nodes if n.op == "placeholder"])
-        self.steps: list[Callable[[list[Any], tuple[int, ...]], None]] = [
-            _Call(n, module, slot) for n in nodes if n.op == "get_attr"
-        ]
+        placeholders = [n for n in nodes if n.op == "placeholder"]
+        # What follows the inputs in a call's environment at its start: the graph's constants in their places.
+        self.rest = [getattr(module, str(n.target)) if n.op == "get_attr" else None for n in nodes[len(placeholders) :]]
+        self.sizes = _Sizes(placeholders)
+        self.steps: list[Callable[[list[Any], tuple[int, ...]], None]] = []
         stage = _stages(module.graph)
         for at in range(max(stage.values(), default=-1) + 1):
             here = [n for n in nodes if stage.get(n) == at]
-            calls = [_Call(n, module, slot) for n in here]
+            calls = [_Call(n, slot) for n in here]
             if at % 2 == 0:
                 self.steps += calls
             elif here:
@@ -289,16 +276,11 @@ class Compiled:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         values = self.sizes.values(args)
-        env = args + [None] * (self.size - len(args))
+        env = args + self.rest
         args.clear()
         for step in self.steps:
             step(env, values)
         return _fill(self.outputs, env)
-
-
-def compile_fx(module: fx.GraphModule, example_inputs: Sequence[Any], name: str = "compiled") -> Compiled:
-    """Compile a functional graph from AOTAutograd."""
-    return Compiled(name, module)
 
 
 def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -307,18 +289,11 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: An
     from torch._dynamo.backends.common import aot_autograd
 
     compiler = aot_autograd(
-        fw_compiler=lambda m, i: compile_fx(m, i, "forward"),
-        bw_compiler=lambda m, i: compile_fx(m, i, "backward"),
-        inference_compiler=lambda m, i: compile_fx(m, i, "graph"),
+        fw_compiler=lambda m, i: Compiled("forward", m),
+        bw_compiler=lambda m, i: Compiled("backward", m),
+        inference_compiler=lambda m, i: Compiled("graph", m),
         partition_fn=min_cut_rematerialization_partition,
         decompositions=_decompose.table(),
         keep_inference_input_mutations=True,
     )
     return compiler(module, list(example_inputs))
-
-
-def register() -> None:
-    """Make ``backend="tpu"`` known to Dynamo."""
-    from torch._dynamo.backends.registry import register_backend
-
-    register_backend(backend, name="tpu")

@@ -455,6 +455,11 @@ def slow_conv_forward_out(
     return output
 
 
+def _for_each_axis(n: int, *lists: Sequence[int]) -> tuple[list[int], ...]:
+    """Each list with an entry for each of n axes: one alone counts for all."""
+    return tuple([v[0]] * n if len(v) == 1 else list(v) for v in lists)
+
+
 @_kernel("slow_conv_dilated2d", "slow_conv_dilated3d")
 def slow_conv_dilated(
     x: Tensor,
@@ -466,7 +471,7 @@ def slow_conv_dilated(
     dilation: Sequence[int] = (1,),
 ) -> Tensor:
     n = len(kernel_size)
-    stride, padding, dilation = ([v[0]] * n if len(v) == 1 else list(v) for v in (stride, padding, dilation))
+    stride, padding, dilation = _for_each_axis(n, stride, padding, dilation)
     return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * n, 1)
 
 
@@ -482,8 +487,7 @@ def slow_conv_transpose(
     dilation: Sequence[int] = (1,),
 ) -> Tensor:
     n = len(kernel_size)
-    given = ([v[0]] * n if len(v) == 1 else list(v) for v in (stride, padding, output_padding, dilation))
-    stride, padding, output_padding, dilation = given
+    stride, padding, output_padding, dilation = _for_each_axis(n, stride, padding, output_padding, dilation)
     return torch.convolution(x, weight, bias, stride, padding, dilation, True, output_padding, 1)
 
 

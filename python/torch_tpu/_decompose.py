@@ -166,7 +166,7 @@ class GraphBuilder:
         Args:
             results: FX nodes.
         """
-        return _C.graph_finish(self.graph, [self.values[r] for r in results])
+        return self.finish_values([self.values[r] for r in results], [None] * len(results))
 
     def _in_list(self, entries: Sequence[Any]) -> Sequence[Any]:
         """A list of tensors holds values only: a number among them, a 0-d CPU tensor, becomes one."""
