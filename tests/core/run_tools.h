@@ -28,6 +28,14 @@ static fake_plugin_hold_fn *fake_hold;
     }                                                                             \
     CHECK(ok_);                                                                   \
   } while (0)
+/* In a test's own threads, which have an error `e` each and count in `wrong`. */
+#define MUST(call)                                   \
+  do {                                               \
+    if ((call) != TTC_OK) {                          \
+      fprintf(stderr, "%s: %s\n", #call, e.message); \
+      atomic_fetch_add(&wrong, 1);                   \
+    }                                                \
+  } while (0)
 #define IS(call, code) CHECK_EQ((call), (code))
 #define DIMS(...)                                                        \
   (int)(sizeof((const int64_t[]){__VA_ARGS__}) / 8), (const int64_t[]) { \

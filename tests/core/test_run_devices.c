@@ -8,14 +8,6 @@ enum { NDEVICE = 4, N = 8, ROUNDS = 300 };
 static ttc_device *devices[NDEVICE];
 static atomic_int wrong;
 
-#define MUST(call)                                   \
-  do {                                               \
-    if ((call) != TTC_OK) {                          \
-      fprintf(stderr, "%s: %s\n", #call, e.message); \
-      atomic_fetch_add(&wrong, 1);                   \
-    }                                                \
-  } while (0)
-
 static void test_bad_numbers(void) {
   static const char *const bad[] = {"0", "-3", "two", "3x", "65", "99999999999999999999"};
   ttc_device *d;

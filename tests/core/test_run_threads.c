@@ -11,14 +11,6 @@ static atomic_bool stop;
 static atomic_int wrong;
 static atomic_long rounds;
 
-#define MUST(call)                                   \
-  do {                                               \
-    if ((call) != TTC_OK) {                          \
-      fprintf(stderr, "%s: %s\n", #call, e.message); \
-      atomic_fetch_add(&wrong, 1);                   \
-    }                                                \
-  } while (0)
-
 static void *work(void *arg) {
   unsigned seed = (unsigned)(uintptr_t)arg;
   ttc_error e = {0};
