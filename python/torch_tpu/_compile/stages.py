@@ -1,0 +1,84 @@
+"""Where a graph is cut: runs of ops that form programs, and between them ops called one by one."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from typing import Any
+
+import torch
+from torch import fx
+
+from torch_tpu import _decompose
+
+_C: Any = sys.modules["torch_tpu._C"]
+
+
+def on_tpu(val: Any) -> bool:
+    return isinstance(val, torch.Tensor) and val.device.type == "tpu"
+
+
+def _allon_tpu(val: Any) -> bool:
+    """A result, or every one of several, is a dense tensor on the device."""
+    vals = val if isinstance(val, list | tuple) else [val]
+    return (
+        bool(vals)
+        and all(v is None or (on_tpu(v) and v.layout == torch.strided) for v in vals)
+        and any(v is not None for v in vals)
+    )
+
+
+@functools.cache
+def _usable() -> set[str]:
+    """Ops that may stand in a program: those with a row, but for random numbers (1) and sizes that depend on data (8)."""
+    rows = {row["name"] for row in _C.ops() if not row["flags"] & (1 | 8)}
+    return rows | set(_decompose._SAME) | set(_decompose._UNDEFINED)
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether the node gives an input its new contents."""
+    return node.target is torch.ops.aten.copy_.default
+
+
+def _in_program(node: fx.Node) -> bool:
+    """Whether the node can be part of a program."""
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, fx.Node) and _in_program(source)
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    val = node.meta.get("val")
+    if not _allon_tpu(val):
+        return False
+    for n in node.all_input_nodes:
+        v = n.meta.get("val")
+        if isinstance(v, torch.Tensor) and not on_tpu(v) and v.dim() != 0:
+            return False
+    if writes(node):
+        return isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
+    if node.target.namespace != "aten" or node.target._schema.is_mutable:
+        return False
+    return _decompose.row_name(node.target) in _usable()
+
+
+def stages(graph: fx.Graph) -> dict[fx.Node, int]:
+    """The stage of each node: odd ones are programs, even ones run op by op.
+
+    A stage reads earlier ones only. Inputs are written in the last stage there is when they are: others may hold views of them.
+    """
+    stage: dict[fx.Node, int] = {}
+    last = 0
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output", "get_attr"):
+            continue
+        inside = _in_program(node)
+        at = 1 if inside else 0
+        for n in node.all_input_nodes:
+            at = max(at, stage.get(n, 0))
+        if writes(node):
+            at = max(at, last)
+        at += (at % 2 == 1) != inside
+        stage[node] = at
+        last = max(last, at)
+    return stage
