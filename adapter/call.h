@@ -307,7 +307,8 @@ struct Describer {
             .default_float = static_cast<uint32_t>(to_ttc(at::get_default_dtype_as_scalartype())),
             .blocking = blocking(),
             .ninto = static_cast<uint32_t>(f.into.size()),
-            .into = f.into.data()};
+            .into = f.into.data(),
+            .prompt = 0};
   }
 };
 

@@ -1,4 +1,4 @@
-// Graphs for Python: building them from plain data, asking Python to trace a decomposition, and running one by its id.
+// Graphs for Python: building them from plain data, and asking Python to trace a decomposition.
 //
 // Plain data: a value of the graph is an int; a number, bool, str or None is itself; a dtype is an int (ttc_dtype) where the schema
 // asks for one; ("num", arg, kind) is a number given at run time; ("const", number, dtype) is a 0-d tensor of known contents, or
@@ -268,55 +268,18 @@ PyObject* to_python(const c10::IValue& v, Kind kind) {
   return number_to_python(number(v));
 }
 
-// ---------------------------------------------------------------------------------------------------- running a graph
-
 // Results' specs of each finished graph, in the order of its outputs.
 std::mutex finished_mutex;
 std::map<int64_t, std::vector<ttc_spec>> finished;
 
-// into[k]: the input that takes result k, or -1 for a new tensor; shorter than the results where the rest are new. Returns those.
-std::vector<at::Tensor> run_graph(int64_t op, const std::vector<at::Tensor>& inputs, const c10::List<double>& numbers,
-                                  at::IntArrayRef into) {
-  std::vector<ttc_spec> specs;
-  {
-    std::lock_guard<std::mutex> lock(finished_mutex);
-    auto it = finished.find(op);
-    TORCH_CHECK(it != finished.end(), "there is no graph ", op);
-    specs = it->second;
-  }
-  std::vector<ttc_tensor> tensors(inputs.size());
-  std::vector<ttc_scalar> scalars(inputs.size() + numbers.size());
-  std::vector<ttc_arg> args;
-  c10::DeviceIndex index = current_device();
-  for (size_t i = 0; i < inputs.size(); i++) {
-    if (inputs[i].device().type() == kType) {
-      index = inputs[i].device().index();
-      tensors[i] = describe(inputs[i]);
-      args.push_back({.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &tensors[i]});
-    } else {
-      TORCH_CHECK(inputs[i].dim() == 0 && inputs[i].is_cpu(), "graph ", op, ": input ", i, " is on ", inputs[i].device());
-      scalars[i] = number_of_tensor(inputs[i]);
-      args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &scalars[i]});
-    }
-  }
-  for (size_t i = 0; i < numbers.size(); i++) {
-    ttc_scalar& s = scalars[inputs.size() + i];
-    s = {.kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = numbers.get(i), .im = 0};
-    args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &s});
-  }
-  c10::SmallVector<const ttc_tensor*, 8> targets;
-  for (size_t k = 0; k < specs.size() && !into.empty(); k++) {
-    int64_t i = k < into.size() ? into[k] : -1;
-    bool written = i >= 0 && i < static_cast<int64_t>(inputs.size()) && inputs[static_cast<size_t>(i)].device().type() == kType;
-    TORCH_CHECK(written || i < 0, "graph ", op, ": result ", k, " cannot be written into input ", i);
-    targets.push_back(written ? &tensors[static_cast<size_t>(i)] : nullptr);
-  }
-  auto out = run_op(static_cast<uint32_t>(op), args, targets, specs, index);
-  out.erase(std::remove_if(out.begin(), out.end(), [](const at::Tensor& t) { return !t.defined(); }), out.end());
-  return out;
-}
-
 }  // namespace
+
+std::vector<ttc_spec> results_of_graph(int64_t op) {
+  std::lock_guard<std::mutex> lock(finished_mutex);
+  auto it = finished.find(op);
+  TORCH_CHECK(it != finished.end(), "there is no graph ", op);
+  return it->second;
+}
 
 int64_t decompose(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args, uint64_t* baked) {
   if (Py_IsInitialized() == 0) {
@@ -414,7 +377,8 @@ PyObject* py_graph_node(PyObject*, PyObject* args) {
                    .default_float = 0,
                    .blocking = 0,
                    .ninto = 0,
-                   .into = nullptr};
+                   .into = nullptr,
+                   .prompt = 0};
   ttc_error err;
   if (ttc_graph_node(g->graph, &call, static_cast<uint32_t>(specs.size()), specs.data(), ids.data(), &err) != TTC_OK) {
     return raise_python(err);
@@ -458,8 +422,5 @@ PyObject* py_graph_finish(PyObject*, PyObject* args) {
   finished[op] = std::move(specs);
   return PyLong_FromUnsignedLong(op);
 }
-
-TORCH_LIBRARY(tpu, m) { m.def("run_graph(int op, Tensor[] inputs, float[] numbers, int[] into=[]) -> Tensor[]"); }
-TORCH_LIBRARY_IMPL(tpu, PrivateUse1, m) { m.impl("run_graph", run_graph); }
 
 }  // namespace tpu

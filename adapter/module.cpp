@@ -356,4 +356,10 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", "The TorchTPU adapter.", -1, 
 
 #define INIT_NAME2(tag) PyInit__tpu_torch##tag
 #define INIT_NAME(tag) INIT_NAME2(tag)
-extern "C" __attribute__((visibility("default"))) PyObject* INIT_NAME(TPU_TORCH_TAG)() { return PyModule_Create(&module); }
+extern "C" __attribute__((visibility("default"))) PyObject* INIT_NAME(TPU_TORCH_TAG)() {
+  PyObject* m = PyModule_Create(&module);
+  if (m != nullptr && !tpu::add_program_type(m)) {
+    Py_CLEAR(m);
+  }
+  return m;
+}

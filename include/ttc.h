@@ -265,6 +265,7 @@ typedef struct ttc_call {
   uint32_t blocking;             /* 1: wait until it has run, and tell what was wrong with it (Debug mode) */
   uint32_t ninto;                /* 0: every result is a fresh store; else the number of results */
   const ttc_tensor *const *into; /* [ninto] tensor that receives the result (in-place, out=), or NULL for a fresh one */
+  uint32_t prompt;               /* 1: launch it in this call if nothing is before it, as pays for rare calls (compiled graphs) */
 } ttc_call;
 
 typedef struct ttc_plan ttc_plan;

@@ -120,6 +120,14 @@ static ttc_status wait_for(ttc_device *dev, ttc_result *res, ttc_error *err) {
   return st;
 }
 
+/* The call is queued, no lock held. A program still being compiled is the launch thread's to wait for. */
+static ttc_status finish(ttc_device *dev, const ttc_call *call, ttc_result *res, ttc_error *err) {
+  if (call->prompt != 0) {
+    ttc__queue_prompt(dev, atomic_load_explicit(&res->plan->state, memory_order_acquire) == PLAN_READY);
+  }
+  return call->blocking != 0 ? wait_for(dev, res, err) : TTC_OK;
+}
+
 /* ------------------------------------------------------------------------------------------ what is known of stores */
 
 static bool knows(const ttc_device *dev, const ttc_store *s, const ttc__verify *v) {
@@ -200,7 +208,7 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
   res->nout = plan->nout;
   res->specs = plan->outs;
   res->stores = outs;
-  ttc__queue_publish(dev);
+  ttc__queue_publish(dev, call->prompt != 0);
   atomic_fetch_add_explicit(&dev->calls, 1, memory_order_relaxed);
   return TTC_OK;
 }
@@ -385,7 +393,7 @@ ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, 
     st = enqueue(dev, plan->low.nverify != 0 ? without_checks(dev, plan, call) : plan, call, res, err);
   }
   ttc__lock_drop(&dev->dispatch);
-  return st == TTC_OK && call->blocking != 0 ? wait_for(dev, res, err) : st;
+  return st == TTC_OK ? finish(dev, call, res, err) : st;
 }
 
 ttc_status ttc_call_define(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_result *res,
@@ -413,5 +421,5 @@ ttc_status ttc_call_define(ttc_device *dev, const ttc_call *call, uint32_t nout,
     ttc__plan_release(old);
     old = next;
   }
-  return st == TTC_OK && call->blocking != 0 ? wait_for(dev, res, err) : st;
+  return st == TTC_OK ? finish(dev, call, res, err) : st;
 }

@@ -226,7 +226,7 @@ static ttc_status enqueue(ttc_device *dev, record_kind kind, ttc_event *ev, ttc_
   r->stores = r->inline_stores;
   r->numbers = r->inline_numbers;
   atomic_fetch_add(&ev->refs, 1);
-  ttc__queue_publish(dev);
+  ttc__queue_publish(dev, false);
   ttc__lock_drop(&dev->dispatch);
   ttc__queue_hurry(dev);
   return TTC_OK;

@@ -78,13 +78,28 @@ record *ttc__queue_slot(ttc_device *dev) {
   return &dev->queue[atomic_load_explicit(&dev->head, memory_order_relaxed) & (QUEUE_CAP - 1)];
 }
 
-void ttc__queue_publish(ttc_device *dev) {
-  /* Sequentially consistent, as is the launcher's `wake_at` then head: one of the two sees the other. */
-  atomic_fetch_add(&dev->head, 1);
+static void wake_if_due(ttc_device *dev) {
   uint32_t wake_at = atomic_load(&dev->wake_at);
   if (wake_at != 0 && queued(dev) >= wake_at) {
     wake_launcher(dev);
   }
+}
+
+void ttc__queue_publish(ttc_device *dev, bool quiet) {
+  /* Sequentially consistent, as is the launcher's `wake_at` then head: one of the two sees the other. */
+  atomic_fetch_add(&dev->head, 1);
+  if (!quiet) {
+    wake_if_due(dev);
+  }
+}
+
+void ttc__queue_prompt(ttc_device *dev, bool ready) {
+  if (ready && queued(dev) == 1 && ttc__lock_try(&dev->launch)) {
+    ttc_error err;
+    (void)ttc__drain(dev, &err); /* cancelled: it stays queued */
+    ttc__lock_drop(&dev->launch);
+  }
+  wake_if_due(dev);
 }
 
 void ttc__queue_hurry(ttc_device *dev) {

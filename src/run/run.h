@@ -237,8 +237,11 @@ size_t ttc__base_nbyte(const ttc__base *base);
 /* Room for one more record, helping to launch if the queue is long (which may mean waiting for a compile). On TTC_OK the dispatch
  * lock is held; on failure it is not. blocks */
 ttc_status ttc__queue_reserve(ttc_device *dev, ttc_error *err);
-record *ttc__queue_slot(ttc_device *dev); /* dispatch lock held, after a reserve */
-void ttc__queue_publish(ttc_device *dev); /* dispatch lock held */
+record *ttc__queue_slot(ttc_device *dev);             /* dispatch lock held, after a reserve */
+void ttc__queue_publish(ttc_device *dev, bool quiet); /* dispatch lock held; quiet: ttc__queue_prompt or _hurry follows */
+/* Launch what is queued if that is one record, `ready` to run, and nobody else launches, else leave it to the launch thread. No
+ * lock held. */
+void ttc__queue_prompt(ttc_device *dev, bool ready);
 /* Take the launch lock, giving up when interrupted. */
 ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err);
 /* Launch all that is queued now. Launch lock held. TTC_CANCELLED: a program is still being compiled (see ttc__plan_wait). */

@@ -56,7 +56,7 @@ static void publish_one(ttc_store *s, record_kind kind, const ttc__base *base, p
   r->numbers = r->inline_numbers;
   r->stores[0] = s;
   ttc_store_retain(s);
-  ttc__queue_publish(s->dev);
+  ttc__queue_publish(s->dev, false);
 }
 
 /* Dispatch-ordered: from here on the store holds `base`, filled by buf. */

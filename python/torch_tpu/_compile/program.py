@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import fx
 from torch_tpu._compile.sizes import Sizes
 from torch_tpu._compile.stages import on_tpu, stages, writes
 from torch_tpu._decompose import GraphBuilder, Untraceable
+
+_C: Any = sys.modules["torch_tpu._C"]
 
 
 def _kind_of_dtype(dtype: torch.dtype) -> int:
@@ -38,10 +41,9 @@ class Program:
         self.written = [n for n in nodes if writes(n)]
         self.into = [self.tensors.index(n.args[0]) for n in self.written]  # type: ignore[arg-type]
         self.into += [-1] * len(self.fresh) if self.written else []
-        self.inputs = [slot[n] for n in self.tensors]
-        self.numbers = [slot[n] for n in self.floats]
+        self.inputs = [slot[n] for n in self.tensors + self.floats]
         self.fills = [slot[n] for n in self.fresh]
-        self.ops: dict[tuple[int, ...], int] = {}
+        self.ops: dict[tuple[int, ...], Callable[..., list[Any]]] = {}
 
     def build(self, values: tuple[int, ...]) -> int:
         """The op id of the program for these sizes.
@@ -77,9 +79,8 @@ class Program:
     def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
         op = self.ops.get(values)
         if op is None:
-            op = self.ops[values] = self.build(values)
-        out = torch.ops.tpu.run_graph(op, [env[i] for i in self.inputs], [float(env[i]) for i in self.numbers], self.into)
-        for i, t in zip(self.fills, out, strict=True):
+            op = self.ops[values] = _C.Program(self.build(values), self.inputs, self.into, None)
+        for i, t in zip(self.fills, op(*env), strict=True):
             env[i] = t
 
 
