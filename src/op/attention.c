@@ -1,14 +1,17 @@
 /* Family "attention": softmax(q·kᵀ·scale + bias)·v and its gradient, each as one program.
  *
  * q [B, H, T, d], k [B, Hk, S, d], v [B, Hk, S, dv]; H is a multiple of Hk (grouped queries: query head h reads head h / (H / Hk)).
- * Heads and batch are one batch axis of the products, and the group's queries are rows of one matrix: [B·Hk, H/Hk·T, d]. Scores
- * are computed, scaled, masked and normalised in f32 (f64 for f64); weights are rounded to v's type before they meet v.
- * A row whose every key is masked gives zeros, as PyTorch's fused CPU kernel does. Causal: query t sees keys 0..t.
+ * Long ones go block by block (attention.h); short ones at once: heads and batch are one batch axis of the products, and the
+ * group's queries are rows of one matrix, [B·Hk, H/Hk·T, d]. Scores are computed, scaled, masked and normalised in f32 (f64 for
+ * f64); weights are rounded to v's type before they meet v. A row whose every key is masked gives zeros, as PyTorch's fused CPU
+ * kernel does. Causal: query t sees keys 0..t.
  *
  * Not ATen's overloads: _sdpa_forward(q, k, v, bias?, is_causal, scale) -> output, logsumexp; _sdpa_backward(grad, q, k, v, bias?,
  * output, logsumexp, is_causal, scale) -> grads of q, k, v, bias. The front end's kernels for aten::_scaled_dot_product_
  * fused_attention_overrideable(_backward) call them. aten::_scaled_dot_product_flash_attention_for_cpu(_backward) have the same
  * rules. */
+#include "op/attention.h"
+
 #include <math.h>
 
 #include "op/elem.h"
@@ -28,21 +31,21 @@ enum { FORWARD, FORWARD_FLASH, BACKWARD, BACKWARD_FLASH };
 
 typedef struct attention {
   const order *at;
-  ttc_dtype type, acc;                                        /* of q, k, v; of the scores */
-  int64_t batch, heads, groups, queries, keys, width, vwidth; /* B, H, Hk, T, S, d, dv */
-  ttc_val q, k, v;                                            /* [B·Hk, H/Hk·T, d], [B·Hk, S, d], [B·Hk, S, dv] */
-  ttc_val scale;                                              /* acc scalar */
+  ttc__tiles t;
+  bool causal;
+  ttc_val bias;   /* as given, or poison */
+  ttc_val blocks; /* the same cut into whole blocks */
 } attention;
 
 /* [B, heads, n, w] -> [B·Hk, heads/Hk·n, w] */
-static ttc_val merge(shlo *b, const attention *a, ttc_val x) {
-  int64_t rows = shlo_dim(b, x, 1) / a->groups * shlo_dim(b, x, 2);
-  int64_t dims[3] = {a->batch * a->groups, rows, shlo_dim(b, x, 3)};
+static ttc_val merge(shlo *b, const ttc__tiles *t, ttc_val x) {
+  int64_t rows = shlo_dim(b, x, 1) / t->groups * shlo_dim(b, x, 2);
+  int64_t dims[3] = {t->batch * t->groups, rows, shlo_dim(b, x, 3)};
   return shlo_reshape(b, x, 3, dims);
 }
 
 static bool load(shlo *b, ttc_lower *c, attention *a) {
-  a->at = &orders[op_param(c)];
+  *a = (attention){.at = &orders[op_param(c)], .bias = TTC_POISON};
   const order *at = a->at;
   const int64_t *q = op_in_sizes(c, at->q), *k = op_in_sizes(c, at->k), *v = op_in_sizes(c, at->v);
   bool fits = op_in_ndim(c, at->q) == 4 && op_in_ndim(c, at->k) == 4 && op_in_ndim(c, at->v) == 4;
@@ -51,39 +54,44 @@ static bool load(shlo *b, ttc_lower *c, attention *a) {
     op_refuse(c, "%s of these shapes", op_name(c));
     return false;
   }
-  a->batch = q[0], a->heads = q[1], a->groups = k[1], a->queries = q[2], a->keys = k[2], a->width = q[3], a->vwidth = v[3];
-  a->type = op_in_dtype(c, at->q);
-  a->acc = ttc__dtype_op(a->type);
-  a->q = merge(b, a, op_in(c, at->q));
-  a->k = merge(b, a, op_in_as(c, at->k, a->type));
-  a->v = merge(b, a, op_in_as(c, at->v, a->type));
-  double root = a->width > 0 ? 1.0 / sqrt((double)a->width) : 1.0;
-  a->scale = op_given(c, at->scale) ? op_num(c, at->scale, 0, a->acc) : shlo_const_f(b, a->acc, root, 0, NULL);
+  ttc__tiles *t = &a->t;
+  t->batch = q[0], t->heads = q[1], t->groups = k[1], t->queries = q[2], t->keys = k[2], t->width = q[3], t->vwidth = v[3];
+  t->type = op_in_dtype(c, at->q);
+  t->acc = ttc__dtype_op(t->type);
+  t->q = op_in(c, at->q);
+  t->k = op_in_as(c, at->k, t->type);
+  t->v = op_in_as(c, at->v, t->type);
+  double root = t->width > 0 ? 1.0 / sqrt((double)t->width) : 1.0;
+  t->scale = op_given(c, at->scale) ? op_num(c, at->scale, 0, t->acc) : shlo_const_f(b, t->acc, root, 0, NULL);
+  a->causal = op_bool(c, at->causal);
+  a->bias = op_given(c, at->bias) ? op_in(c, at->bias) : TTC_POISON;
   return true;
 }
+
+/* ---- at once */
 
 /* x [n, r, p] · y: over x's axis xc and y's axis yc, in the type of the scores. */
 static ttc_val product(shlo *b, const attention *a, ttc_val x, int xc, ttc_val y, int yc) {
   int batch[1] = {0}, xs[1] = {xc}, ys[1] = {yc};
-  return ttc__once(b, shlo_dot(b, x, y, 1, batch, batch, 1, xs, ys, a->acc));
+  return ttc__once(b, shlo_dot(b, x, y, 1, batch, batch, 1, xs, ys, a->t.acc));
 }
 
 /* Scaled and masked scores, [B·Hk, H/Hk·T, S]. The mask and the bias are seen as [B, H, T, S]. */
-static ttc_val scores(shlo *b, ttc_lower *c, const attention *a) {
-  int64_t four[4] = {a->batch, a->heads, a->queries, a->keys}, square[2] = {a->queries, a->keys};
-  ttc_val s = product(b, a, a->q, 2, a->k, 2), merged = s;
-  s = shlo_reshape(b, shlo_mul(b, s, a->scale), 4, four);
-  ttc_val never = shlo_const_f(b, a->acc, -INFINITY, 0, NULL);
-  if (op_given(c, a->at->bias)) {
-    ttc_val bias = op_in(c, a->at->bias);
-    s = shlo_dtype(b, bias) == TTC_BOOL ? shlo_select(b, bias, s, never) : shlo_add(b, s, shlo_convert(b, bias, a->acc));
+static ttc_val scores(shlo *b, const attention *a) {
+  const ttc__tiles *t = &a->t;
+  int64_t four[4] = {t->batch, t->heads, t->queries, t->keys}, square[2] = {t->queries, t->keys};
+  ttc_val s = product(b, a, merge(b, t, t->q), 2, merge(b, t, t->k), 2), merged = s;
+  s = shlo_reshape(b, shlo_mul(b, s, t->scale), 4, four);
+  ttc_val never = shlo_const_f(b, t->acc, -INFINITY, 0, NULL);
+  if (a->bias.id >= 0) {
+    s = shlo_dtype(b, a->bias) == TTC_BOOL ? shlo_select(b, a->bias, s, never) : shlo_add(b, s, shlo_convert(b, a->bias, t->acc));
   }
-  if (op_bool(c, a->at->causal)) {
+  if (a->causal) {
     ttc_val seen = shlo_compare(b, SHLO_GE, shlo_iota(b, TTC_S32, 0, 2, square), shlo_iota(b, TTC_S32, 1, 2, square));
     s = shlo_select(b, seen, s, never);
   }
-  shlo_type t = *shlo_typeof(b, merged);
-  return shlo_reshape(b, s, t.ndim, t.dims);
+  shlo_type type = *shlo_typeof(b, merged);
+  return shlo_reshape(b, s, type.ndim, type.dims);
 }
 
 /* [B·Hk, H/Hk·T, w] -> result k, [B, H, T, w] or any shape of as many elements */
@@ -92,19 +100,15 @@ static void give(shlo *b, ttc_lower *c, int k, ttc_val v) {
 }
 
 /* out = (e·v) / l with e = exp(s - m), m = max s, l = sum e: dividing after the product is dv/S of the divisions. */
-static void lower_forward(shlo *b, ttc_lower *c) {
-  attention a;
-  if (!load(b, c, &a)) {
-    return;
-  }
+static void forward_at_once(shlo *b, ttc_lower *c, const attention *a) {
   ttc__axes keys = ttc__axes_one(2);
-  ttc_val s = scores(b, c, &a), m = ttc__reduce_keep(b, SHLO_AMAX, s, &keys);
+  ttc_val s = scores(b, a), m = ttc__reduce_keep(b, SHLO_AMAX, s, &keys);
   m = shlo_select(b, elem_cmp(b, SHLO_EQ, m, -INFINITY), elem_f(b, m, 0), m);
   m = ttc__once(b, m);
   ttc_val e = ttc__once(b, shlo_1(b, SHLO_EXP, shlo_sub(b, s, m)));
   ttc_val l = ttc__reduce_keep(b, SHLO_SUM, e, &keys);
   l = ttc__once(b, shlo_select(b, elem_cmp(b, SHLO_EQ, l, 0), elem_f(b, l, 1), l));
-  ttc_val out = product(b, &a, shlo_convert(b, e, a.type), 2, a.v, 1);
+  ttc_val out = product(b, a, shlo_convert(b, e, a->t.type), 2, merge(b, &a->t, a->t.v), 1);
   give(b, c, 0, shlo_div(b, out, l));
   give(b, c, 1, shlo_add(b, m, shlo_1(b, SHLO_LOG, l)));
 }
@@ -121,33 +125,133 @@ static ttc_val sum_to(shlo *b, ttc_val g, int ndim, const int64_t *sizes) {
   return shlo_reshape(b, n > 0 ? shlo_reduce(b, SHLO_SUM, g, n, axes) : g, ndim, sizes);
 }
 
-/* p = exp(s - lse), dp = g·vᵀ, ds = p (dp - rowsum(g·out)); gradients: v pᵀ·g, q ds·k·scale, k dsᵀ·q·scale, bias ds. */
+/* p = exp(s - lse), dp = g·vᵀ, ds = p (dp - dot); gradients: v pᵀ·g, q ds·k·scale, k dsᵀ·q·scale, bias ds. */
+static void backward_at_once(shlo *b, ttc_lower *c, const attention *a, ttc_val grad, ttc_val lse, ttc_val dot) {
+  const ttc__tiles *t = &a->t;
+  int64_t rows[3] = {t->batch * t->groups, t->heads / t->groups * t->queries, 1};
+  ttc_val g = merge(b, t, grad);
+  ttc_val p = ttc__once(b, shlo_1(b, SHLO_EXP, shlo_sub(b, scores(b, a), shlo_reshape(b, lse, 3, rows))));
+  ttc_val dp = product(b, a, g, 2, merge(b, t, t->v), 2);
+  ttc_val ds = ttc__once(b, shlo_mul(b, p, shlo_sub(b, dp, shlo_reshape(b, dot, 3, rows))));
+  if (op_nout(c) > 3 && op_wanted(c, 3)) {
+    int64_t four[4] = {t->batch, t->heads, t->queries, t->keys};
+    op_ret(c, 3, sum_to(b, shlo_reshape(b, ds, 4, four), op_out_ndim(c, 3), op_out_sizes(c, 3)));
+  }
+  ttc_val narrow = shlo_convert(b, ds, t->type);
+  if (op_wanted(c, 0)) {
+    give(b, c, 0, shlo_mul(b, product(b, a, narrow, 2, merge(b, t, t->k), 1), t->scale));
+  }
+  if (op_wanted(c, 1)) {
+    give(b, c, 1, shlo_mul(b, product(b, a, narrow, 1, merge(b, t, t->q), 1), t->scale));
+  }
+  if (op_wanted(c, 2)) {
+    give(b, c, 2, product(b, a, shlo_convert(b, p, t->type), 1, g, 1));
+  }
+}
+
+/* ---- block by block */
+
+/* The switch between the two forms. On XLA:CPU blocks win from here on (T = S = 256: 10 to 20 % of the time, 2048: 75 %). */
+static bool in_blocks(const ttc__tiles *t) {
+  int64_t n = TTC__TILE;
+  return t->queries > n && t->keys > n && t->queries * t->keys >= 4 * n * n;
+}
+
+static ttc_val int32(shlo *b, int64_t v) {
+  return shlo_const_i(b, TTC_S32, v, 0, NULL);
+}
+
+/* Loop 0: blocks of keys that every query of the row sees, for all that `causal` and the end of the keys say; loop 1: the rest. */
+static void range(shlo *b, const ttc__tiles *t, const ttc__tile *at, ttc_val *first, ttc_val *last) {
+  const attention *a = t->ctx;
+  ttc_val free = int32(b, t->keys / t->ck), end = int32(b, t->nk);
+  if (a->causal) {
+    ttc_val rows = shlo_mul(b, at->row, int32(b, t->cq)), ck = int32(b, t->ck);
+    free = shlo_2(b, SHLO_MIN, free, shlo_div(b, shlo_add(b, rows, int32(b, 1)), ck));
+    end = shlo_2(b, SHLO_MIN, end, shlo_div(b, shlo_add(b, rows, int32(b, t->cq + t->ck - 1)), ck));
+  }
+  *first = at->run == 0 ? int32(b, 0) : free;
+  *last = at->run == 0 ? free : end;
+}
+
+static ttc_val seen(shlo *b, const ttc__tiles *t, const ttc__tile *at) {
+  const attention *a = t->ctx;
+  ttc_val on = TTC_POISON;
+  if (a->causal && at->run == 1) {
+    int64_t square[2] = {t->cq, t->ck};
+    ttc_val down = shlo_add(b, shlo_iota(b, TTC_S32, 0, 2, square), shlo_mul(b, at->row, int32(b, t->cq)));
+    ttc_val along = shlo_add(b, shlo_iota(b, TTC_S32, 1, 2, square), shlo_mul(b, at->col, int32(b, t->ck)));
+    on = shlo_compare(b, SHLO_GE, down, along);
+  }
+  if (a->blocks.id >= 0 && shlo_dtype(b, a->blocks) == TTC_BOOL) {
+    ttc_val mask = ttc__tile_of(b, t, at, a->blocks);
+    on = on.id >= 0 ? elem_and(b, mask, on) : mask;
+  }
+  return on;
+}
+
+static ttc_val bend(shlo *b, const ttc__tiles *t, const ttc__tile *at, ttc_val s) {
+  const attention *a = t->ctx;
+  return shlo_add(b, s, shlo_convert(b, ttc__tile_of(b, t, at, a->blocks), t->acc));
+}
+
+static void cut_into_blocks(shlo *b, attention *a) {
+  ttc__tiles *t = &a->t;
+  t->cq = t->ck = shlo_for_tpu(b) ? 4 * TTC__TILE : TTC__TILE;
+  t->mbatch = t->mheads = 1;
+  t->nrun = 2, t->nfree = 1;
+  t->ctx = a, t->range = range, t->seen = seen;
+  t->nq = (t->queries + t->cq - 1) / t->cq, t->nk = (t->keys + t->ck - 1) / t->ck;
+  a->blocks = a->bias;
+  if (a->bias.id >= 0) {
+    int64_t dims[4] = {1, 1, 1, 1};
+    int n = shlo_ndim(b, a->bias);
+    for (int k = 0; k < n; k++) {
+      dims[4 - n + k] = shlo_dim(b, a->bias, k);
+    }
+    a->blocks = ttc__tile_pad(b, t, shlo_reshape(b, a->bias, 4, dims));
+    t->bend = shlo_dtype(b, a->bias) == TTC_BOOL ? NULL : bend;
+  }
+}
+
+static void lower_forward(shlo *b, ttc_lower *c) {
+  attention a;
+  if (!load(b, c, &a)) {
+    return;
+  }
+  if (!in_blocks(&a.t)) {
+    forward_at_once(b, c, &a);
+    return;
+  }
+  ttc_val out, lse, max;
+  cut_into_blocks(b, &a);
+  ttc__attend(b, &a.t, &out, &lse, &max);
+  give(b, c, 0, out);
+  give(b, c, 1, shlo_select(b, elem_cmp(b, SHLO_EQ, lse, -INFINITY), elem_f(b, lse, 0), lse));
+}
+
+/* dot = rowsum(g·out), [B, H, T] */
 static void lower_backward(shlo *b, ttc_lower *c) {
   attention a;
   if (!load(b, c, &a)) {
     return;
   }
-  int64_t lse_dims[3] = {a.batch * a.groups, a.heads / a.groups * a.queries, 1};
-  ttc__axes last = ttc__axes_one(2);
-  ttc_val g = merge(b, &a, op_in_as(c, 0, a.type)), out = merge(b, &a, op_in(c, a.at->out));
-  ttc_val lse = shlo_reshape(b, op_in_as(c, a.at->lse, a.acc), 3, lse_dims);
-  ttc_val p = ttc__once(b, shlo_1(b, SHLO_EXP, shlo_sub(b, scores(b, c, &a), lse)));
-  ttc_val dot = ttc__reduce_keep(b, SHLO_SUM, shlo_mul(b, shlo_convert(b, g, a.acc), shlo_convert(b, out, a.acc)), &last);
-  dot = ttc__once(b, dot);
-  ttc_val ds = ttc__once(b, shlo_mul(b, p, shlo_sub(b, product(b, &a, g, 2, a.v, 2), dot)));
-  if (op_nout(c) > 3 && op_wanted(c, 3)) {
-    int64_t four[4] = {a.batch, a.heads, a.queries, a.keys};
-    op_ret(c, 3, sum_to(b, shlo_reshape(b, ds, 4, four), op_out_ndim(c, 3), op_out_sizes(c, 3)));
+  int last[1] = {3};
+  ttc__tiles *t = &a.t;
+  ttc_val g = op_in_as(c, 0, t->type), out = op_in_as(c, a.at->out, t->acc), lse = op_in_as(c, a.at->lse, t->acc);
+  ttc_val dot = ttc__once(b, shlo_reduce(b, SHLO_SUM, shlo_mul(b, shlo_convert(b, g, t->acc), out), 1, last));
+  if (!in_blocks(t) || (op_nout(c) > 3 && op_wanted(c, 3))) { /* the bias's gradient is as large as the scores */
+    backward_at_once(b, c, &a, g, lse, dot);
+    return;
   }
-  ttc_val narrow = shlo_convert(b, ds, a.type);
-  if (op_wanted(c, 0)) {
-    give(b, c, 0, shlo_mul(b, product(b, &a, narrow, 2, a.k, 1), a.scale));
-  }
-  if (op_wanted(c, 1)) {
-    give(b, c, 1, shlo_mul(b, product(b, &a, narrow, 1, a.q, 1), a.scale));
-  }
-  if (op_wanted(c, 2)) {
-    give(b, c, 2, product(b, &a, shlo_convert(b, p, a.type), 1, g, 1));
+  ttc_val grads[3];
+  int64_t rows[3] = {t->batch, t->heads, t->queries};
+  cut_into_blocks(b, &a);
+  ttc__attend_back(b, t, g, shlo_reshape(b, lse, 3, rows), dot, grads, NULL);
+  for (int k = 0; k < 3; k++) {
+    if (op_wanted(c, k)) {
+      give(b, c, k, grads[k]);
+    }
   }
 }
 

@@ -194,3 +194,36 @@ def test_multihead_attention():
     want = m(x, x, x, need_weights=False)[0]
     got = m.to(DEV)(x.to(DEV), x.to(DEV), x.to(DEV), need_weights=False)[0]
     torch.testing.assert_close(got.cpu(), want, rtol=1e-5, atol=1e-6)
+
+
+# ---- long enough to go block by block: blocks of 128 on this plugin
+
+LONG = {"b": 1, "h": 4, "d": 16}
+
+
+@pytest.mark.parametrize(("t", "s"), [(256, 256), (300, 300), (270, 513), (640, 290)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks(t, s, causal):
+    """Lengths that are whole blocks, and others; queries beyond the last key."""
+    same(*qkv(**LONG, t=t, s=s), is_causal=causal, atol=1e-5)
+    same(*qkv(**LONG, hk=2, t=t, s=s), is_causal=causal, enable_gqa=True, scale=0.2, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(300, 310), (1, 1, 300, 310), (1, 4, 1, 310), (1, 1, 300, 1)])
+def test_bias_in_blocks(shape):
+    same(*qkv(**LONG, t=300, s=310), torch.randn(shape), atol=1e-5)
+    same(*qkv(**LONG, t=300, s=310), torch.rand(shape) > 0.4, is_causal=True, atol=1e-5)
+    same(*qkv(**LONG, t=300, s=310), torch.randn(shape), bias_grad=True, atol=1e-5)
+
+
+def test_masked_rows_in_blocks():
+    mask = torch.rand(300, 300) > 0.5
+    mask[2] = mask[299] = False
+    same(*qkv(**LONG, t=300, s=300), mask, atol=1e-5)
+    assert sdpa(*[t.to(DEV) for t in qkv(**LONG, t=300, s=300)], attn_mask=mask.to(DEV))[:, :, 299].cpu().abs().max() == 0
+
+
+def test_types_in_blocks():
+    same(*qkv(**LONG, t=300, s=300, dtype=torch.bfloat16), rtol=3e-2, atol=4e-2, is_causal=True)
+    same(*qkv(**LONG, t=300, s=300, dtype=torch.float16), rtol=3e-3, atol=5e-3)
+    same(*qkv(**LONG, t=300, s=300, dtype=torch.float64), rtol=1e-12, atol=1e-12, is_causal=True)
