@@ -100,8 +100,22 @@ def _send_by_value() -> None:
         ForkingPickler.register(kind, reduce)
 
 
+def _enter_compiled_functions_quickly() -> None:
+    inner = torch.compile
+
+    @functools.wraps(inner)
+    def compile(*args: Any, **kwargs: Any) -> Any:  # torch.compile's own name
+        from torch_tpu._compile.entry import quick
+
+        compiled = inner(*args, **kwargs)
+        return quick(compiled) if (args and args[0] is not None) or kwargs.get("model") is not None else compiled
+
+    torch.compile = compile
+
+
 def patch() -> None:
     """Called once, when the device is registered."""
     _share_by_dlpack()
     _default_autocast_to_bfloat16()
     _send_by_value()
+    _enter_compiled_functions_quickly()

@@ -19,17 +19,45 @@ from torch_tpu._compile.program import Compiled, refused
 __all__ = ["Compiled", "backend", "refused"]
 
 
+def _is_plain(graph: Compiled, ngiven: int) -> bool:
+    """Whether AOTAutograd's wrapper does nothing for this graph: no aliases, mutations, subclasses, effects or dropped arguments."""
+    from torch._functorch._aot_autograd.schemas import PlainTensorMeta
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    meta = context.fw_metadata if context is not None else None
+    return (
+        meta is not None
+        and graph.nargs == ngiven
+        and not (meta.num_outputs_aliased or meta.num_unsafe_view_outputs or meta.dynamic_outputs or meta.tokens)
+        and not (meta.mutated_inp_runtime_indices or meta.mutated_graph_handled_indices or meta.num_graphsafe_rng_states)
+        and all(isinstance(m, PlainTensorMeta) for m in [*meta.subclass_inp_meta, *meta.subclass_fw_graph_out_meta])
+    )
+
+
 def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The Dynamo backend ``tpu``."""
     from functorch.compile import min_cut_rematerialization_partition
     from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.eval_frame import innermost_fn
+
+    plain: list[Compiled] = []
+
+    def inference(module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        graph = Compiled("graph", module)
+        if _is_plain(graph, len(example_inputs)):
+            plain.append(graph)
+        return graph
 
     compiler = aot_autograd(
         fw_compiler=lambda m, i: Compiled("forward", m),
         bw_compiler=lambda m, i: Compiled("backward", m),
-        inference_compiler=lambda m, i: Compiled("graph", m),
+        inference_compiler=inference,
         partition_fn=min_cut_rematerialization_partition,
         decompositions=_decompose.table(),
         keep_inference_input_mutations=True,
     )
-    return compiler(module, list(example_inputs))
+    call = compiler(module, list(example_inputs))
+    inner = innermost_fn(call)
+    inner._torch_tpu_direct = plain[0] if len(plain) == 1 else inner  # type: ignore[attr-defined]  # what entry.py calls
+    return call

@@ -43,6 +43,7 @@ class Program:
         self.into += [-1] * len(self.fresh) if self.written else []
         self.inputs = [slot[n] for n in self.tensors + self.floats]
         self.fills = [slot[n] for n in self.fresh]
+        self.ids: dict[tuple[int, ...], int] = {}
         self.ops: dict[tuple[int, ...], Callable[..., list[Any]]] = {}
 
     def build(self, values: tuple[int, ...]) -> int:
@@ -79,7 +80,8 @@ class Program:
     def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
         op = self.ops.get(values)
         if op is None:
-            op = self.ops[values] = _C.Program(self.build(values), self.inputs, self.into, None)
+            self.ids[values] = self.build(values)
+            op = self.ops[values] = _C.Program(self.ids[values], self.inputs, self.into, None)
         for i, t in zip(self.fills, op(*env), strict=True):
             env[i] = t
 
@@ -147,6 +149,7 @@ class Compiled:
         placeholders = [n for n in nodes if n.op == "placeholder"]
         # What follows the inputs in a call's environment at its start: the graph's constants in their places.
         self.rest = [getattr(module, str(n.target)) if n.op == "get_attr" else None for n in nodes[len(placeholders) :]]
+        self.nargs = len(placeholders)
         self.sizes = Sizes(placeholders)
         self.steps: list[Callable[[list[Any], tuple[int, ...]], None]] = []
         stage = stages(module.graph)
@@ -160,11 +163,36 @@ class Compiled:
                 escapes = {n for n in here if any(u not in inside for u in n.users)}
                 self.steps.append(Stage(Program(f"{name}_{at}", here, escapes, slot, self.sizes), calls))
         self.outputs = fx.node.map_arg(list(nodes[-1].args[0]), lambda n: _Slot(slot[n]))
+        # A graph of known sizes that is one program and nothing else is called without all this from its second call on.
+        self.direct: Callable[..., list[Any]] | None = None
+        simple = len(self.steps) == 1 and not self.sizes.where and all(c is None for c in self.rest)
+        self.only = self.steps[0] if simple and isinstance(self.steps[0], Stage) else None
+
+    def flat(self, *args: Any) -> list[Any]:
+        """The same with the inputs as arguments."""
+        return self.direct(*args) if self.direct is not None else self(list(args))
+
+    def _go_direct(self) -> None:
+        """The one program again, giving what the graph returns."""
+        program = self.only.program if self.only is not None else None
+        self.only = None
+        if program is None:  # it was refused
+            return
+        places = [program.fills.index(o) if o in program.fills else -2 - o if isinstance(o, _Slot) else o for o in self.outputs]
+        if all(isinstance(o, _Slot) or o is None for o in self.outputs):
+            op = program.ids[()]
+            self.direct = _C.Program(op, program.inputs, program.into, [-1 if o is None else o for o in places])
 
     def __call__(self, args: list[Any]) -> list[Any]:
+        if self.direct is not None:
+            out = self.direct(*args)
+            args.clear()
+            return out
         values = self.sizes.values(args)
         env = args + self.rest
         args.clear()
         for step in self.steps:
             step(env, values)
+        if self.only is not None:
+            self._go_direct()
         return _fill(self.outputs, env)
