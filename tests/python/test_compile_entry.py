@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 import torch._dynamo
-import torch_tpu  # noqa: F401  (registers the device)
+import torch_tpu
 from torch_tpu._compile import entry
 
 DEV = "tpu"
@@ -179,9 +179,7 @@ def test_threads():
 
     def work(k):
         x = ones(4) * k
-        for _ in range(200):
-            if g(x, x).tolist() != [k * k + 1.0] * 4:
-                bad.append(k)
+        bad.extend(k for _ in range(200) if g(x, x).tolist() != [k * k + 1.0] * 4)
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
     [t.start() for t in threads]

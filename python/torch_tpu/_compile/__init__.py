@@ -20,7 +20,7 @@ __all__ = ["Compiled", "backend", "refused"]
 
 
 def _is_plain(graph: Compiled, ngiven: int) -> bool:
-    """Whether AOTAutograd's wrapper does nothing for this graph: no aliases, mutations, subclasses, effects or dropped arguments."""
+    """Whether AOTAutograd's wrapper does nothing for this graph: no aliases, writes, subclasses, effects or dropped arguments."""
     from torch._functorch._aot_autograd.schemas import PlainTensorMeta
     from torch._guards import TracingContext
 
