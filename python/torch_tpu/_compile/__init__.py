@@ -14,6 +14,7 @@ from typing import Any
 from torch import fx
 
 from torch_tpu import _decompose
+from torch_tpu._compile import saved
 from torch_tpu._compile.program import Compiled, refused
 
 __all__ = ["Compiled", "backend", "refused"]
@@ -37,27 +38,37 @@ def _is_plain(graph: Compiled, ngiven: int) -> bool:
 
 def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The Dynamo backend ``tpu``."""
+    import torch._functorch.config
     from functorch.compile import min_cut_rematerialization_partition
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.eval_frame import innermost_fn
+    from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
+
+    def kept(make: Callable[[fx.GraphModule, Sequence[Any]], Compiled]) -> SerializableAOTDispatchCompiler:
+        return SerializableAOTDispatchCompiler(Compiled, make)
 
     plain: list[Compiled] = []
 
     def inference(module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         graph = Compiled("graph", module)
         if _is_plain(graph, len(example_inputs)):
+            graph.plain = True
             plain.append(graph)
         return graph
 
     compiler = aot_autograd(
-        fw_compiler=lambda m, i: Compiled("forward", m),
-        bw_compiler=lambda m, i: Compiled("backward", m),
-        inference_compiler=inference,
+        fw_compiler=kept(lambda m, i: Compiled("forward", m)),
+        bw_compiler=kept(lambda m, i: Compiled("backward", m)),
+        inference_compiler=kept(inference),
         partition_fn=min_cut_rematerialization_partition,
         decompositions=_decompose.table(),
         keep_inference_input_mutations=True,
     )
-    call = compiler(module, list(example_inputs))
+    saved.mark(module, options)
+    # The backward's Compiled costs little to make (programs are made when first called), and is kept with the forward's.
+    with torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True):
+        call = compiler(module, list(example_inputs))
+    plain += saved.loaded_plain()
     inner = innermost_fn(call)
     inner._torch_tpu_direct = plain[0] if len(plain) == 1 else inner  # type: ignore[attr-defined]  # what entry.py calls
     return call

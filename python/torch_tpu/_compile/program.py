@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torch_tpu._compile.saved import Saved
 from torch_tpu._compile.sizes import Sizes
 from torch_tpu._compile.stages import on_tpu, stages, writes
 from torch_tpu._decompose import GraphBuilder, Untraceable
@@ -139,10 +140,13 @@ def _fill(a: Any, env: list[Any]) -> Any:
     return a
 
 
-class Compiled:
+class Compiled(Saved):
     """A compiled graph: called with its inputs in a list, which it empties, it returns its outputs."""
 
     def __init__(self, name: str, module: fx.GraphModule) -> None:
+        super().__init__()
+        self._made_of = name, module
+        self._time_taken_ns = 0
         self._boxed_call = True  # an attribute of the instance, for wrappers copy those
         nodes = list(module.graph.nodes)
         slot = {n: i for i, n in enumerate(nodes)}

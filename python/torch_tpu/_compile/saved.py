@@ -1,0 +1,188 @@
+"""What PyTorch's AOTAutograd cache keeps of a compiled graph: the graph itself.
+
+With it a later process skips AOTAutograd, the decompositions and the partitioner. Its programs are made of the graph anew, and their
+executables come from the core's own cache. Kept are the nodes with what is known of their values, as plain data: fake tensors and
+symbols are made again in an environment of their own, so that loading a graph adds nothing to the guards of the one that is traced.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import pathlib
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor.output_code import OutputCode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+from torch.utils._python_dispatch import _disable_current_modes
+
+import torch_tpu
+
+_META = ("val", "stack_trace")  # of a node, what is kept
+
+
+@functools.cache
+def version() -> str:
+    """Digest of what a graph may depend on beside PyTorch and its own trace: this package."""
+    root = pathlib.Path(torch_tpu.__file__).parent
+    digest = hashlib.sha256(torch_tpu.__version__.encode())
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.read_bytes())
+    for path in sorted((root / "lib").glob("*.so")):
+        stat = path.stat()
+        digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+class _Node(int):
+    """A node's place in its graph."""
+
+
+def _operator(name: str, overload: str) -> Any:
+    namespace, base = name.split("::")
+    return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
+
+
+_SYMBOLIC = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, o: Any) -> Any:
+        if isinstance(o, torch._ops.OpOverload):
+            return _operator, (o._schema.name, o._schema.overload_name)
+        return NotImplemented
+
+    def persistent_id(self, o: Any) -> Any:
+        if isinstance(o, FakeTensor):
+            if o.layout != torch.strided:
+                raise pickle.PicklingError(f"a value of layout {o.layout}")
+            return "tensor", o.dtype, str(o.device), tuple(o.shape), o.stride(), o.requires_grad
+        if isinstance(o, torch.SymInt | torch.SymFloat | torch.SymBool):
+            env, expr = o.node.shape_env, o.node.expr
+            if any(s not in env.backed_var_to_val for s in expr.free_symbols):
+                raise pickle.PicklingError(f"{o}, which depends on data")
+            symbols = sorted(expr.free_symbols, key=str)
+            known = [(s, int(env.backed_var_to_val[s]), env.var_to_range[s]) for s in symbols]
+            return "symbol", o.node.pytype, expr, o.node.hint, known
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.env = ShapeEnv()
+        self.mode = FakeTensorMode(shape_env=self.env)
+        self.made: dict[Any, Any] = {}
+
+    def persistent_load(self, pid: Any) -> Any:
+        kind, *what = pid
+        if kind == "symbol":
+            pytype, expr, hint, known = what
+            for symbol, value, span in known:
+                if symbol not in self.env.var_to_range:
+                    self.env.var_to_range[symbol] = span
+                    self.env.add_backed_var_to_val(symbol, value)
+            return _SYMBOLIC[pytype](SymNode(expr, self.env, pytype, hint))
+        key = tuple(what) if all(type(n) is int for n in (*what[2], *what[3])) else None
+        if key is None or key not in self.made:  # nodes of one type share one
+            dtype, device, sizes, strides, grad = what
+            with self.mode:
+                val = torch.empty_strided(sizes, strides, dtype=dtype, device=device, requires_grad=grad)
+            if key is None:
+                return val
+            self.made[key] = val
+        return self.made[key]
+
+
+def dumps(module: fx.GraphModule) -> bytes:
+    """The graph and its constants as bytes.
+
+    Raises:
+        pickle.PicklingError, TypeError, AttributeError: if it holds what has no place in a file.
+    """
+    place = {n: _Node(i) for i, n in enumerate(module.graph.nodes)}
+    nodes = []
+    for n in place:
+        args, kwargs = (fx.node.map_arg(a, place.__getitem__) for a in (n.args, n.kwargs))
+        nodes.append((n.op, n.name, n.target, args, kwargs, {k: n.meta[k] for k in _META if k in n.meta}))
+    constants = {}
+    for n in place:
+        if n.op == "get_attr":
+            constants[n.target] = getattr(module, str(n.target))
+            if not isinstance(constants[n.target], torch.Tensor):
+                raise pickle.PicklingError(f"{n.target} is a {type(constants[n.target]).__name__}")
+    file = io.BytesIO()
+    with _disable_current_modes():
+        _Pickler(file).dump((constants, nodes))
+    return file.getvalue()
+
+
+def _fill(a: Any, made: list[fx.Node]) -> Any:
+    if isinstance(a, _Node):
+        return made[a]
+    if isinstance(a, list | tuple):
+        return type(a)(_fill(e, made) for e in a)
+    if isinstance(a, dict):
+        return {k: _fill(v, made) for k, v in a.items()}
+    return a
+
+
+def loads(data: bytes) -> fx.GraphModule:
+    """The graph that :func:`dumps` was given."""
+    with _disable_current_modes():
+        constants, nodes = _Unpickler(io.BytesIO(data)).load()
+        graph, made = fx.Graph(), list[fx.Node]()
+        for op, name, target, args, kwargs, meta in nodes:
+            node = graph.create_node(op, target, _fill(args, made), _fill(kwargs, made), name)
+            node.meta = meta
+            made.append(node)
+        return fx._lazy_graph_module._make_graph_module(constants, graph, class_name="Saved")
+
+
+def _check_guards() -> None:
+    """The cache keeps what tracing assumed of sizes (a key holds their symbols), but nothing of numbers.
+
+    Raises:
+        BypassAOTAutogradCache: if a float was found to be what it was this time.
+    """
+    from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+
+    context = torch._guards.TracingContext.try_get()
+    env = context.fake_mode.shape_env if context is not None and context.fake_mode is not None else None
+    if env is None:
+        return
+    met = [g.expr for g in env.guards] + list(env.replacements)
+    if any(symbol_is_type(s, SymT.FLOAT) for e in met for s in e.free_symbols):
+        raise BypassAOTAutogradCache("the trace depends on the value of a float")
+
+
+class Saved(OutputCode):
+    """A compiled graph that AOTAutograd's cache can keep. ``_made_of``: its arguments, one of them the graph."""
+
+    _made_of: tuple[Any, ...]
+
+    def prepare_for_serialization(self) -> None:
+        _check_guards()
+        graph = next(a for a in self._made_of if isinstance(a, fx.GraphModule))
+        rest = [None if a is graph else a for a in self._made_of]
+        self.__dict__ = {"_saved": (version(), rest, dumps(graph)), "_time_taken_ns": 0}
+
+    def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:
+        saved = self.__dict__.pop("_saved", None)
+        if saved is None:
+            return
+        made_by, rest, graph = saved
+        if made_by != version():
+            raise RuntimeError("this compiled graph was saved by another build of torch_tpu")
+        self.__init__(*(loads(graph) if a is None else a for a in rest))  # type: ignore[misc]
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """Nothing of Triton's is here."""
