@@ -1,6 +1,6 @@
 """What PyTorch's AOTAutograd cache keeps of a compiled graph: the graph itself.
 
-With it a later process skips AOTAutograd, the decompositions and the partitioner. Its programs are made of the graph anew, and their
+With it a later process skips AOTAutograd, the decompositions and the partitioner. Programs are made of the graph anew, and their
 executables come from the core's own cache. Kept are the nodes with what is known of their values, as plain data: fake tensors and
 symbols are made again in an environment of their own, so that loading a graph adds nothing to the guards of the one that is traced.
 """
@@ -15,14 +15,16 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 import torch_tpu
 
@@ -147,21 +149,24 @@ def loads(data: bytes) -> fx.GraphModule:
         return fx._lazy_graph_module._make_graph_module(constants, graph, class_name="Saved")
 
 
-def _check_guards() -> None:
-    """The cache keeps what tracing assumed of sizes (a key holds their symbols), but nothing of numbers.
-
-    Raises:
-        BypassAOTAutogradCache: if a float was found to be what it was this time.
-    """
-    from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
-
+def _floats() -> list[str]:
+    """What the present trace has found out of the values of floats, its inputs."""
     context = torch._guards.TracingContext.try_get()
     env = context.fake_mode.shape_env if context is not None and context.fake_mode is not None else None
     if env is None:
-        return
-    met = [g.expr for g in env.guards] + list(env.replacements)
-    if any(symbol_is_type(s, SymT.FLOAT) for e in met for s in e.free_symbols):
-        raise BypassAOTAutogradCache("the trace depends on the value of a float")
+        return []
+    met = [g.expr for g in env.guards] + [sympy.Eq(k, v, evaluate=False) for k, v in env.replacements.items()]
+    return sorted(str(e) for e in met if any(symbol_is_type(s, SymT.FLOAT) for s in e.free_symbols))
+
+
+_assumed: list[str] = []
+
+
+def mark(module: fx.GraphModule, options: dict[str, Any]) -> None:
+    """Have AOTAutograd's cache take ``module`` for what it is: this backend's, this build's, traced under these options and for
+    these values of floats, which its key leaves out."""
+    _assumed[:] = _floats()
+    module._torch_tpu = version(), sorted(options.items()), list(_assumed)  # type: ignore[assignment]
 
 
 class Saved(OutputCode):
@@ -170,7 +175,9 @@ class Saved(OutputCode):
     _made_of: tuple[Any, ...]
 
     def prepare_for_serialization(self) -> None:
-        _check_guards()
+        if _floats() != _assumed:
+            # With an entry the cache keeps what was assumed of sizes, but not this.
+            raise BypassAOTAutogradCache("the trace depends on the value of a float")
         graph = next(a for a in self._made_of if isinstance(a, fx.GraphModule))
         rest = [None if a is graph else a for a in self._made_of]
         self.__dict__ = {"_saved": (version(), rest, dumps(graph)), "_time_taken_ns": 0}
