@@ -187,7 +187,7 @@ class Compiled(Saved):
             op = program.ids[()]
             self.direct = _C.Program(op, program.inputs, program.into, [-1 if o is None else o for o in places])
 
-    def __call__(self, args: list[Any]) -> list[Any]:
+    def __call__(self, args: list[Any]) -> list[Any]:  # type: ignore[override]  # AOTAutograd gives a list
         if self.direct is not None:
             out = self.direct(*args)
             args.clear()

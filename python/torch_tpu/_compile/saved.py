@@ -169,9 +169,25 @@ def mark(module: fx.GraphModule, options: dict[str, Any]) -> None:
     module._torch_tpu = version(), sorted(options.items()), list(_assumed)  # type: ignore[assignment]
 
 
-class Saved(OutputCode):
-    """A compiled graph that AOTAutograd's cache can keep. ``_made_of``: its arguments, one of them the graph."""
+_loaded: list[Saved] = []
 
+
+def loaded_plain() -> list[Any]:
+    """The plain graphs that the cache gave since this was asked last."""
+    found = [g for g in _loaded if g.plain]
+    _loaded.clear()
+    return found
+
+
+class Saved(OutputCode):
+    """A compiled graph that AOTAutograd's cache can keep.
+
+    Attributes:
+        plain: whether AOTAutograd's wrapper does nothing for it.
+        _made_of: its arguments, one of them the graph.
+    """
+
+    plain = False
     _made_of: tuple[Any, ...]
 
     def prepare_for_serialization(self) -> None:
@@ -180,16 +196,18 @@ class Saved(OutputCode):
             raise BypassAOTAutogradCache("the trace depends on the value of a float")
         graph = next(a for a in self._made_of if isinstance(a, fx.GraphModule))
         rest = [None if a is graph else a for a in self._made_of]
-        self.__dict__ = {"_saved": (version(), rest, dumps(graph)), "_time_taken_ns": 0}
+        self.__dict__ = {"_saved": (version(), rest, dumps(graph), self.plain), "_time_taken_ns": 0}
 
     def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:
         saved = self.__dict__.pop("_saved", None)
         if saved is None:
             return
-        made_by, rest, graph = saved
+        made_by, rest, graph, plain = saved
         if made_by != version():
             raise RuntimeError("this compiled graph was saved by another build of torch_tpu")
         self.__init__(*(loads(graph) if a is None else a for a in rest))  # type: ignore[misc]
+        self.plain = plain
+        _loaded.append(self)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """Nothing of Triton's is here."""
