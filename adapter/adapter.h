@@ -55,8 +55,8 @@ inline void check(ttc_status s, const ttc_error& err) {
 // ---- kernel.cpp
 // Register every row of the core's table and the boxed fallback. Called once, at import.
 void register_ops();
-// Run op `op` (a row or a graph), at once if `prompt` and nothing is queued, and give its results on device `index`: new tensors, undefined where the spec's dtype is invalid
-// or the result was written into a tensor.
+// Run op `op` (a row or a graph), at once if `prompt` and nothing is queued, and give its results on device `index`: new tensors,
+// undefined where the spec's dtype is invalid or the result was written into a tensor.
 std::vector<at::Tensor> run_op(uint32_t op, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<const ttc_tensor*> into,
                                c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index, bool prompt = false);
 // Run row `name` on tensors; a helper for base_ops. Results' specs come from `like` when the plan is new.
@@ -74,7 +74,7 @@ PyObject* py_graph_new(PyObject*, PyObject* name);
 PyObject* py_graph_input(PyObject*, PyObject* args);
 PyObject* py_graph_node(PyObject*, PyObject* args);
 PyObject* py_graph_finish(PyObject*, PyObject* args);
-std::vector<ttc_spec> results_of_graph(int64_t op);
+std::vector<ttc_spec> results_of_graph(int64_t op, uint64_t* nrandom);
 // ---- program.cpp
 bool add_program_type(PyObject* module);
 

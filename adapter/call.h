@@ -45,8 +45,6 @@ struct Overload {
   bool values_matter = false;
   // Autograd's kernels count the writes to tensors, but not to lists of them: done when the call is.
   bool counts_versions = false;
-  // multinomial: an int argument says how many numbers are drawn a row.
-  bool may_sample = false;
 };
 
 // One call's description; lives on the caller's stack.
@@ -272,30 +270,17 @@ struct Describer {
     }
   }
 
+  // Refuses, in PyTorch's words, numbers that the op does not take, before random numbers are set aside.
   void add_rng(c10::ArrayRef<c10::IValue> args) {
-    // At least as many numbers as the results have elements: the broadcast of all tensors, times a number of samples (multinomial).
-    std::array<uint64_t, TTC_MAX_NDIM> dims;
-    dims.fill(1);
-    for (const auto& t : f.tensors) {
-      for (int k = 0; k < t.ndim; k++) {
-        dims[k] = std::max(dims[k], static_cast<uint64_t>(t.sizes[t.ndim - 1 - k]));
-      }
-    }
-    uint64_t samples = dims[0];
-    for (uint32_t i = 0; i < o.ncall; i++) {
-      if (o.kinds[i] == Kind::Int && f.args[i].kind == TTC_ARG_INT && o.may_sample) {
-        samples = std::max(samples, static_cast<uint64_t>(std::max<int64_t>(f.args[i].i, 1)));
-      }
-    }
-    uint64_t count = std::max<uint64_t>(4, samples);
-    for (size_t k = 1; k < dims.size(); k++) {
-      count *= dims[k];
-    }
+    ttc_call numbers = call();
+    ttc_error err;
+    err.op[0] = '\0';
+    check(ttc_call_check(&numbers, &err), err);
     std::optional<at::Generator> gen;
     if (o.generator >= 0 && args[o.generator].isGenerator()) {
       gen = args[o.generator].toGenerator();
     }
-    auto [seed, offset] = reserve_random(gen, f.index, 2 * count);
+    auto [seed, offset] = reserve_random(gen, f.index, ttc_call_random(&numbers));
     f.rng = {seed, offset};
     f.args.push_back({.kind = TTC_ARG_RNG, .n = 2, .rng = f.rng.data()});
   }

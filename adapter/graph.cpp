@@ -268,17 +268,22 @@ PyObject* to_python(const c10::IValue& v, Kind kind) {
   return number_to_python(number(v));
 }
 
-// Results' specs of each finished graph, in the order of its outputs.
+// What a finished graph gives, in the order of its outputs, and how many random numbers it takes.
+struct Finished {
+  std::vector<ttc_spec> specs;
+  uint64_t nrandom = 0;
+};
 std::mutex finished_mutex;
-std::map<int64_t, std::vector<ttc_spec>> finished;
+std::map<int64_t, Finished> finished;
 
 }  // namespace
 
-std::vector<ttc_spec> results_of_graph(int64_t op) {
+std::vector<ttc_spec> results_of_graph(int64_t op, uint64_t* nrandom) {
   std::lock_guard<std::mutex> lock(finished_mutex);
   auto it = finished.find(op);
   TORCH_CHECK(it != finished.end(), "there is no graph ", op);
-  return it->second;
+  *nrandom = it->second.nrandom;
+  return it->second.specs;
 }
 
 int64_t decompose(const c10::OperatorHandle& handle, const Overload& o, c10::ArrayRef<c10::IValue> args, uint64_t* baked) {
@@ -354,13 +359,16 @@ PyObject* py_graph_node(PyObject*, PyObject* args) {
   auto handle = c10::Dispatcher::singleton().findSchema(
       {"aten::" + full.substr(0, dot), dot == std::string::npos ? std::string() : full.substr(dot + 1)});
   uint32_t op = ttc_op_find(name);
-  if (op == UINT32_MAX || !handle) {
+  ttc_op_info info;
+  if (op == UINT32_MAX || !ttc_op_get(op, &info) || !handle) {
     return PyErr_Format(PyExc_NotImplementedError, "there is no row %s", name);
   }
   const auto& formal = handle->schema().arguments();
   Node node{*g, {}, {}, {}, {}};
   for (size_t i = 0; i < formal.size() && i < static_cast<size_t>(PyList_GET_SIZE(values)); i++) {
-    if (!node.add(PyList_GET_ITEM(values, static_cast<Py_ssize_t>(i)), kind_of(*formal[i].real_type()))) {
+    Kind kind = kind_of(*formal[i].real_type());
+    kind = kind == Kind::Int && (info.flags & TTC_OP_OPEN_INTS) != 0 ? Kind::Number : kind;
+    if (!node.add(PyList_GET_ITEM(values, static_cast<Py_ssize_t>(i)), kind)) {
       return nullptr;
     }
   }
@@ -414,12 +422,13 @@ PyObject* py_graph_finish(PyObject*, PyObject* args) {
   }
   uint32_t op = 0;
   ttc_error err;
+  uint64_t nrandom = ttc_graph_random(g->graph);
   if (ttc_graph_finish(g->graph, static_cast<uint32_t>(ids.size()), ids.data(), &op, &err) != TTC_OK) {
     return raise_python(err);
   }
   g->graph = nullptr;  // the core's now
   std::lock_guard<std::mutex> lock(finished_mutex);
-  finished[op] = std::move(specs);
+  finished[op] = {std::move(specs), nrandom};
   return PyLong_FromUnsignedLong(op);
 }
 

@@ -47,8 +47,6 @@ struct Kernel final : c10::OperatorKernel {
     ttc_error err;
     err.op[0] = '\0';
     if ((o.flags & TTC_OP_RNG) != 0) {
-      ttc_call numbers = d.call();
-      check(ttc_call_check(&numbers, &err), err);
       d.add_rng(args);
     }
     ttc_call call = d.call();

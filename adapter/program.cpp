@@ -25,6 +25,7 @@ struct Program {
   std::vector<size_t>* take;   // argument of the call that is the graph's argument i
   std::vector<int>* into;      // the graph's argument that takes result k, or -1
   std::vector<long>* outputs;  // what is returned: fresh result k, kNone, or an argument of the call
+  uint64_t nrandom;            // random numbers that a call takes
   size_t narg;                 // arguments of the call that are looked at
 };
 
@@ -106,7 +107,7 @@ PyObject* call_program(PyObject* self, PyObject* const* given, size_t flags, PyO
   Arguments a;
   a.tensors.resize(n);
   a.scalars.resize(n);
-  a.args.reserve(n);
+  a.args.reserve(n + 1);
   for (size_t i = 0; i < n; i++) {
     a.add(given[(*p->take)[i]], i);
   }
@@ -115,10 +116,23 @@ PyObject* call_program(PyObject* self, PyObject* const* given, size_t flags, PyO
     TORCH_CHECK(tensor || i < 0, "a result of a compiled graph cannot be written into argument ", i);
     a.into.push_back(tensor ? &a.tensors[static_cast<size_t>(i)] : nullptr);
   }
+  c10::DeviceIndex index = a.index >= 0 ? a.index : current_device();
+  std::array<uint64_t, 2> rng{};
+  if (p->nrandom != 0) {
+    std::tie(rng[0], rng[1]) = reserve_random(std::nullopt, index, p->nrandom);
+    a.args.push_back({.kind = TTC_ARG_RNG, .n = 2, .rng = rng.data()});
+  }
   std::vector<at::Tensor> fresh;
-  {
+  try {
     pybind11::gil_scoped_release free;
-    fresh = run_op(p->op, a.args, a.into, *p->specs, a.index >= 0 ? a.index : current_device(), /*prompt=*/true);
+    fresh = run_op(p->op, a.args, a.into, *p->specs, index, /*prompt=*/true);
+  } catch (const c10::NotImplementedError&) {
+    if (p->nrandom != 0) {  // its ops will be called one by one, and take the same numbers
+      at::Generator g = default_generator(index);
+      std::lock_guard<std::mutex> lock(g.mutex());
+      g.set_offset(rng[1]);
+    }
+    throw;
   }
   if (!p->into->empty()) {
     fresh.erase(std::remove_if(fresh.begin(), fresh.end(), [](const at::Tensor& t) { return !t.defined(); }), fresh.end());
@@ -153,7 +167,8 @@ PyObject* new_program(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "LOOO", &op, &take, &into, &outputs)) {
     return nullptr;
   }
-  auto specs = std::make_unique<std::vector<ttc_spec>>(results_of_graph(op));
+  uint64_t nrandom = 0;
+  auto specs = std::make_unique<std::vector<ttc_spec>>(results_of_graph(op, &nrandom));
   auto targets = std::make_unique<std::vector<int>>();
   auto wanted = std::make_unique<std::vector<long>>();
   auto taken = std::make_unique<std::vector<size_t>>();
@@ -186,6 +201,7 @@ PyObject* new_program(PyTypeObject* type, PyObject* args, PyObject*) {
     p->take = taken.release();
     p->into = targets.release();
     p->outputs = wanted.release();
+    p->nrandom = nrandom;
     p->narg = narg;
   }
   return reinterpret_cast<PyObject*>(p);

@@ -316,6 +316,8 @@ TTC_API TTC_MUST_USE ttc_status ttc_call_infer(const ttc_call *call, uint32_t ma
 /* Are the numbers of this call ones that the op takes? TTC_INVALID_ARGUMENT in PyTorch's words if not. For rows with TTC_OP_RNG,
  * before random numbers are set aside for the call. any thread */
 TTC_API TTC_MUST_USE ttc_status ttc_call_check(const ttc_call *call, ttc_error *err);
+/* Random numbers to set aside for a call of a row with TTC_OP_RNG: how far its generator's offset moves. any thread */
+TTC_API uint64_t ttc_call_random(const ttc_call *call);
 
 /* -------------------------------------------------------------------------------------------------------- graphs */
 
@@ -330,9 +332,12 @@ TTC_API int32_t ttc_graph_input(ttc_graph *g, const ttc_spec *spec);
 /* An input number (runtime). Refer to it in a node's args by a TTC_ARG_SCALAR whose scalar has kind and i = the id with
  * dtype TTC_DTYPE_INVALID and wrapped = 2; re is its place where the input is a list of numbers, else 0. */
 TTC_API int32_t ttc_graph_input_scalar(ttc_graph *g, ttc_scalar_kind kind);
-/* Append a node. Tensor arguments refer to values (`value` >= 0, store NULL, dense strides). `out_ids[k]` receives ids. */
+/* Append a node. Tensor arguments refer to values (`value` >= 0, store NULL, dense strides). `out_ids[k]` receives ids. A node that
+ * draws random numbers has no TTC_ARG_RNG: the graph's call has one, its last argument, and nodes take their shares in order. */
 TTC_API TTC_MUST_USE ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, const ttc_spec *specs,
                                                int32_t *out_ids, ttc_error *err);
+/* How far a run of the graph moves a generator's offset; 0: it takes no TTC_ARG_RNG. Before ttc_graph_finish. */
+TTC_API uint64_t ttc_graph_random(const ttc_graph *g);
 TTC_API TTC_MUST_USE ttc_status ttc_graph_finish(ttc_graph *g, uint32_t nout, const int32_t *out_ids, uint32_t *op, ttc_error *err);
 
 /* An op whose calls are run by graphs, one a signature: keyed by its own arguments like any op's calls. On TTC_NOT_FOUND build a

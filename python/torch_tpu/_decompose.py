@@ -6,6 +6,7 @@ that has no row decomposed in turn, and the trace becomes a graph of the core's,
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -239,11 +240,28 @@ _graphs: dict[str, tuple[int, int]] = {}
 
 
 def table() -> _Table:
-    """The decomposition table for tracing graphs of the core's."""
+    """The decomposition table for tracing one op."""
     global _table
     if _table is None:
         _table = _Table({row["name"] for row in _C.ops()})
     return _table
+
+
+@functools.cache
+def functional_table() -> dict[Any, Callable[..., Any]]:
+    """Decompositions of the functional ops that have no row, ours first: AOTAutograd copies what the table holds then."""
+    from torch_tpu import _composites
+
+    rows = table().rows
+    implicit = torch._C.DispatchKey.CompositeImplicitAutograd
+
+    def wanted(op: Any) -> bool:
+        if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or row_name(op) in rows:
+            return False
+        views = any(r.alias_info is not None for r in op._schema.returns)
+        return not op._schema.is_mutable and not views and not op.has_kernel_for_dispatch_key(implicit)
+
+    return {op: f for op, f in (torch._decomp.decomposition_table | _composites.table).items() if wanted(op)}
 
 
 def _split(

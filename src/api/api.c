@@ -62,6 +62,11 @@ ttc_status ttc_call_infer(const ttc_call *call, uint32_t max, ttc_spec *specs, u
   return row->infer(call, max, specs, nout, err);
 }
 
+uint64_t ttc_call_random(const ttc_call *call) {
+  const ttc_op_row *row = ttc__op_row(call->op);
+  return row == NULL ? 0 : ttc__rng_count(row, call, 0, NULL);
+}
+
 ttc_status ttc_call_check(const ttc_call *call, ttc_error *err) {
   const ttc_op_row *row = ttc__op_row(call->op);
   return row == NULL ? TTC_OK : ttc__rng_check(row, call, err);

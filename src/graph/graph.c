@@ -33,6 +33,7 @@ struct ttc_graph {
   uint32_t input_cap;
   uint32_t nout;
   int32_t *outs;
+  uint64_t nrandom; /* random numbers of its nodes */
   bool failed;
 };
 
@@ -207,6 +208,20 @@ static void copy_arg(ttc_graph *g, ttc_arg *a) {
   }
 }
 
+/* The arguments, and where random numbers are drawn one more: how many the nodes before have taken. */
+static const ttc_arg *copy_args(ttc_graph *g, const ttc_call *call, bool random) {
+  ttc_arg *args = ttc__arena_alloc(g->arena, (call->narg + 1) * sizeof *args);
+  g->failed |= args == NULL;
+  for (uint32_t i = 0; args != NULL && i < call->narg; i++) {
+    args[i] = call->args[i];
+    copy_arg(g, &args[i]);
+  }
+  if (args != NULL && random) {
+    args[call->narg] = (ttc_arg){.kind = TTC_ARG_RNG, .n = 1, .rng = copy(g, &g->nrandom, sizeof g->nrandom)};
+  }
+  return args;
+}
+
 /* Are the tensors of the call values of this graph? */
 static bool known_values(const ttc_graph *g, const ttc_call *call) {
   for (uint32_t i = 0; i < call->narg; i++) {
@@ -228,9 +243,6 @@ ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, con
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT, row == NULL ? "there is no op %u" : "op %u: nodes of a graph are functional",
                     call->op);
   }
-  if ((row->flags & TTC_OP_RNG) != 0) {
-    return TTC_FAIL(err, TTC_UNIMPLEMENTED, "%s draws random numbers, which a graph cannot yet", row->name);
-  }
   if (!known_values(g, call)) {
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "%s: an argument is no value of this graph", row->name);
   }
@@ -242,21 +254,25 @@ ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, con
                       row->name, i);
     }
   }
+  bool random = (row->flags & TTC_OP_RNG) != 0;
+  if (random) {
+    TTC_TRY(ttc__rng_check(row, call, err));
+  }
   node *n = ttc__arena_alloc(g->arena, sizeof *n);
   if (n == NULL) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "the graph is larger than %zu bytes", GRAPH_MAX_NBYTE);
   }
   n->call = *call;
-  ttc_arg *args = copy(g, call->args, call->narg * sizeof *args);
-  for (uint32_t i = 0; args != NULL && i < call->narg; i++) {
-    copy_arg(g, &args[i]);
-  }
-  n->call.args = args;
+  n->call.args = copy_args(g, call, random);
   n->nout = nout;
   n->outs = copy(g, specs, nout * sizeof *specs);
   if (g->failed) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "%s: the graph is larger than %zu bytes, or memory ran out", row->name,
                     GRAPH_MAX_NBYTE);
+  }
+  if (random) {
+    n->call.narg++;
+    g->nrandom += ttc__rng_count(row, call, nout, specs);
   }
   n->first_value = g->nvalue;
   for (uint32_t k = 0; k < nout; k++) {
@@ -265,6 +281,10 @@ ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, con
   *g->last = n;
   g->last = &n->next;
   return TTC_OK;
+}
+
+uint64_t ttc_graph_random(const ttc_graph *g) {
+  return g->nrandom;
 }
 
 ttc_status ttc_graph_finish(ttc_graph *g, uint32_t nout, const int32_t *out_ids, uint32_t *op, ttc_error *err) {

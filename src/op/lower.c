@@ -357,9 +357,14 @@ int op_axis(const ttc_lower *c, int i, int ndim) {
 }
 
 void op_rng(ttc_lower *c, int i, ttc_val *seed, ttc_val *offset) {
-  const ttc_lower *from = c;
-  if (arg(from, i)->kind != TTC_ARG_RNG) {
-    *seed = *offset = shlo_error(c->p->b, TTC_INTERNAL, "%s: argument %d is no generator", op_name(c), i);
+  if (arg(c, i)->kind != TTC_ARG_RNG) {
+    *seed = *offset = shlo_error(c->p->b, TTC_UNIMPLEMENTED, "%s: argument %d is no generator", op_name(c), i);
+    return;
+  }
+  if (c->graph != NULL) { /* the graph's generator, after the nodes before */
+    op_rng(c->graph, (int)c->graph->call->narg - 1, seed, offset);
+    ttc_val taken = shlo_const_u(c->p->b, TTC_U64, arg(c, i)->rng[0], 0, NULL);
+    *offset = arg(c, i)->rng[0] == 0 ? *offset : shlo_add(c->p->b, *offset, taken);
     return;
   }
   *seed = param(c->p, (ttc__param){.kind = TTC__PARAM_RNG, .dtype = TTC_U64, .i = (uint32_t)i, .k = 0}, TTC_U64, 0, NULL);

@@ -52,6 +52,7 @@ const char *ttc__op_family(uint32_t op);
 /* Whether a call's numbers are ones that the op takes (a standard deviation below 0 is not): asked before every call of a row with
  * TTC_OP_RNG, since numbers are in no key. */
 ttc_status ttc__rng_check(const ttc_op_row *row, const ttc_call *call, ttc_error *err);
+uint64_t ttc__rng_count(const ttc_op_row *row, const ttc_call *call, uint32_t nout, const ttc_spec *specs);
 
 /* ---- what a rule may ask. `i` is the argument's place in the schema, results k. */
 int op_param(const ttc_lower *c); /* the row's param */

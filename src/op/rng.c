@@ -11,6 +11,7 @@
 #include <math.h>
 
 #include "op/elem.h"
+#include "op/lower.h"
 
 #define PI 3.14159265358979323846
 
@@ -439,8 +440,9 @@ static void lower_multinomial(shlo *b, ttc_lower *c) {
 
 /* ---- what numbers a distribution takes, in PyTorch's words */
 
+/* Not of numbers that a graph is given at run time (wrapped 2). */
 static bool number(const ttc_call *call, uint32_t i, double *v) {
-  if (i >= call->narg || call->args[i].kind != TTC_ARG_SCALAR)
+  if (i >= call->narg || call->args[i].kind != TTC_ARG_SCALAR || call->args[i].scalar->wrapped == 2)
     return false;
   const ttc_scalar *s = call->args[i].scalar;
   *v = s->kind == TTC_SCALAR_FLOAT || s->kind == TTC_SCALAR_COMPLEX ? s->re : (double)s->i;
@@ -503,11 +505,12 @@ static ttc_status check_bound(const ttc_call *call, const char *what, int64_t v,
 static ttc_status check_random(const ttc_op_row *row, const ttc_call *call, ttc_error *err) {
   uint32_t bounds = (uint32_t)row->param;
   const ttc_arg *args = call->args;
-  if (bounds == 0)
+  double unused;
+  if (bounds == 0 || (bounds == 2 && args[1].kind == TTC_ARG_SCALAR && args[1].scalar->wrapped == 2))
     return TTC_OK;
   int64_t from = bounds == 2 && args[1].kind == TTC_ARG_SCALAR ? args[1].scalar->i : 0;
   TTC_TRY(check_bound(call, "from", from, err));
-  if (args[bounds].kind != TTC_ARG_SCALAR)
+  if (!number(call, bounds, &unused))
     return TTC_OK;
   int64_t to = args[bounds].scalar->i;
   if (from >= to)
@@ -531,6 +534,37 @@ ttc_status ttc__rng_check(const ttc_op_row *row, const ttc_call *call, ttc_error
       return checks[k].check(row, call, err);
   }
   return TTC_OK;
+}
+
+/* Twice as many as the results have elements: those are the broadcast of all tensors, times a number of samples (multinomial). */
+static void widen(uint64_t dims[TTC_MAX_NDIM], int ndim, const int64_t *sizes) {
+  for (int k = 0; k < ndim && k < TTC_MAX_NDIM; k++) {
+    uint64_t n = (uint64_t)sizes[ndim - 1 - k];
+    dims[k] = n > dims[k] ? n : dims[k];
+  }
+}
+uint64_t ttc__rng_count(const ttc_op_row *row, const ttc_call *call, uint32_t nout, const ttc_spec *specs) {
+  uint64_t dims[TTC_MAX_NDIM];
+  for (int k = 0; k < TTC_MAX_NDIM; k++)
+    dims[k] = 1;
+  for (uint32_t i = 0; i < call->narg; i++) {
+    const ttc_arg *a = &call->args[i];
+    for (uint32_t k = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && k < a->n; k++)
+      if (!ttc__absent(&a->tensor[k]))
+        widen(dims, a->tensor[k].ndim, a->tensor[k].sizes);
+  }
+  for (uint32_t k = 0; k < call->ninto; k++)
+    if (call->into[k] != NULL)
+      widen(dims, call->into[k]->ndim, call->into[k]->sizes);
+  for (uint32_t k = 0; k < nout; k++)
+    if (specs[k].dtype != TTC_DTYPE_INVALID)
+      widen(dims, specs[k].ndim, specs[k].sizes);
+  if (row->rule == lower_multinomial && call->narg > 1 && call->args[1].kind == TTC_ARG_INT)
+    widen(dims, 1, &call->args[1].i);
+  uint64_t count = dims[0] > 4 ? dims[0] : 4;
+  for (int k = 1; k < TTC_MAX_NDIM; k++)
+    count *= dims[k];
+  return (2 * count + 3) / 4 * 4;
 }
 
 #define RNG(name, rule, param) {ELEM_HEAD(name, rule, param, TOL_RANDOM), .flags = TTC_OP_RNG}

@@ -89,9 +89,13 @@ static void test_refused(void) {
   CHECK_EQ(op, 99);
 
   ttc_tensor t = value(gx, &x);
-  ttc_arg args[1] = {{.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &t}};
-  ttc_call call = {.op = ttc_op_find("uniform"), .narg = 1, .args = args};
-  IS(ttc_graph_node(g, &call, 1, &spec, &id, &err), TTC_UNIMPLEMENTED); /* random numbers */
+  ttc_scalar from = {.kind = TTC_SCALAR_FLOAT, .wrapped = 1, .re = 2}, to = {.kind = TTC_SCALAR_FLOAT, .wrapped = 1, .re = 1};
+  ttc_arg args[3] = {{.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &t},
+                     {.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &from},
+                     {.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &to}};
+  ttc_call call = {.op = ttc_op_find("uniform"), .narg = 3, .args = args};
+  IS(ttc_graph_node(g, &call, 1, &spec, &id, &err), TTC_INVALID_ARGUMENT); /* from > to */
+  call.narg = 1;
   call.op = 1u << 30;
   IS(ttc_graph_node(g, &call, 1, &spec, &id, &err), TTC_INVALID_ARGUMENT);
   call.op = ttc_op_find("neg");
@@ -135,10 +139,56 @@ static void test_nested(void) {
   ttc_store_release(x.store);
 }
 
+/* Nodes that draw random numbers take their shares of the graph's, in order; numbers given at run time are not looked at. */
+static void test_random(void) {
+  ten x = empty(TTC_F32, DIMS(6));
+  ttc_spec spec = dense(TTC_F32, DIMS(6));
+  ttc_graph *g = ttc_graph_new("random");
+  int32_t in = ttc_graph_input(g, &spec), number = ttc_graph_input_scalar(g, TTC_SCALAR_FLOAT), ids[2];
+  ttc_scalar zero = {.kind = TTC_SCALAR_FLOAT, .wrapped = 1}, one = {.kind = TTC_SCALAR_FLOAT, .wrapped = 1, .re = 1};
+  ttc_scalar open = {.kind = TTC_SCALAR_FLOAT, .wrapped = 2, .i = number, .re = 0};
+  ttc_tensor t = value(in, &x);
+  ttc_arg node[3] = {{.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &t},
+                     {.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &one},
+                     {.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &zero}};
+  ttc_call call = {.op = ttc_op_find("cauchy"), .narg = 3, .args = node};
+  node[1].scalar = &zero;
+  node[2].scalar = &open; /* 0 would be refused */
+  CHECK_EQ(ttc_graph_random(g), 0);
+  for (int k = 0; k < 2; k++) {
+    OK(ttc_graph_node(g, &call, 1, &spec, &ids[k], &err));
+    CHECK_EQ(ttc_graph_random(g), (k + 1) * 12);
+  }
+  CHECK_EQ(ttc_call_random(&call), 12);
+  uint32_t op = 0;
+  OK(ttc_graph_finish(g, 2, ids, &op, &err));
+
+  float host[6] = {0};
+  OK(put(&x, host));
+  t = as_arg(&x);
+  uint64_t words[2] = {7, 100};
+  ttc_arg args[3] = {{.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &t},
+                     {.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &one},
+                     {.kind = TTC_ARG_RNG, .n = 2, .rng = words}};
+  ttc_spec specs[2] = {spec, spec};
+  ttc_result res;
+  IS(run_graph(op, 2, args, 2, specs, &res), TTC_UNIMPLEMENTED);
+  for (int i = 0; i < 2; i++) {
+    OK(run_graph(op, 3, args, 2, specs, &res));
+    CHECK_EQ(was_hit, i); /* seed and offset are in no key */
+    words[1] += 24;
+    ttc_store_release(res.stores[0]);
+    ttc_store_release(res.stores[1]);
+    ttc_result_done(&res);
+  }
+  ttc_store_release(x.store);
+}
+
 int main(void) {
   open_fake();
   test_build_and_run();
   test_refused();
+  test_random();
   test_nested();
   OK(ttc_device_synchronize(dev, &err));
   CHECK_EQ(stats().live_nbyte, 0);

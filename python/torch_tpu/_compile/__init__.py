@@ -15,6 +15,7 @@ from torch import fx
 
 from torch_tpu import _decompose
 from torch_tpu._compile import saved
+from torch_tpu._compile.partition import keep_apart, partition
 from torch_tpu._compile.program import Compiled, refused
 
 __all__ = ["Compiled", "backend", "refused"]
@@ -39,7 +40,6 @@ def _is_plain(graph: Compiled, ngiven: int) -> bool:
 def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The Dynamo backend ``tpu``."""
     import torch._functorch.config
-    from functorch.compile import min_cut_rematerialization_partition
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.eval_frame import innermost_fn
     from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
@@ -56,12 +56,13 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: An
             plain.append(graph)
         return graph
 
+    keep_apart()
     compiler = aot_autograd(
         fw_compiler=kept(lambda m, i: Compiled("forward", m)),
         bw_compiler=kept(lambda m, i: Compiled("backward", m)),
         inference_compiler=kept(inference),
-        partition_fn=min_cut_rematerialization_partition,
-        decompositions=_decompose.table(),
+        partition_fn=partition,
+        decompositions=_decompose.functional_table(),
         keep_inference_input_mutations=True,
     )
     saved.mark(module, options)

@@ -31,9 +31,21 @@ def _allon_tpu(val: Any) -> bool:
 
 @functools.cache
 def _usable() -> set[str]:
-    """Ops that may stand in a program: those with a row, but for random numbers (1) and sizes that depend on data (8)."""
-    rows = {row["name"] for row in _C.ops() if not row["flags"] & (1 | 8)}
+    """Ops that may stand in a program: those with a row, but for sizes that depend on data (8)."""
+    rows = {row["name"] for row in _C.ops() if not row["flags"] & 8}
     return rows | set(_decompose._SAME) | set(_decompose._UNDEFINED)
+
+
+def draws(node: fx.Node) -> bool:
+    """Whether the node draws random numbers."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _own_generator(node: fx.Node) -> bool:
+    """Whether the node is given a generator. Programs draw from the device's own."""
+    return any(isinstance(a, torch.Generator) for a in (*node.args, *node.kwargs.values())) or any(
+        isinstance(n.meta.get("val"), torch.Generator) for n in node.all_input_nodes
+    )
 
 
 def writes(node: fx.Node) -> bool:
@@ -59,16 +71,17 @@ def _in_program(node: fx.Node) -> bool:
         return isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
     if node.target.namespace != "aten" or node.target._schema.is_mutable:
         return False
-    return _decompose.row_name(node.target) in _usable()
+    return _decompose.row_name(node.target) in _usable() and not (draws(node) and _own_generator(node))
 
 
 def stages(graph: fx.Graph) -> dict[fx.Node, int]:
     """The stage of each node: odd ones are programs, even ones run op by op.
 
     A stage reads earlier ones only. Inputs are written in the last stage there is when they are: others may hold views of them.
+    Random numbers are drawn in the order of the nodes.
     """
     stage: dict[fx.Node, int] = {}
-    last = 0
+    last = drawn = 0
     for node in graph.nodes:
         if node.op in ("placeholder", "output", "get_attr"):
             continue
@@ -78,7 +91,10 @@ def stages(graph: fx.Graph) -> dict[fx.Node, int]:
             at = max(at, stage.get(n, 0))
         if writes(node):
             at = max(at, last)
+        if draws(node):
+            at = max(at, drawn)
         at += (at % 2 == 1) != inside
         stage[node] = at
+        drawn = at if draws(node) else drawn
         last = max(last, at)
     return stage
