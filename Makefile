@@ -18,7 +18,7 @@ PIP := $(PY) -m pip install --disable-pip-version-check -q
 # All pins lie in requirements/, closed under dependencies; the constraint guards against a second torch all the same.
 PINNED := $(PIP) --no-deps --force-reinstall -c $(VENV)/constraints.txt
 CORE_BUILD := build/core
-C_FILES := $(shell find src include adapter tests bench -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
+C_FILES := $(shell find src include adapter tests bench examples -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
 # Folders too: a deleted file changes its folder's time only.
 SOURCES := CMakeLists.txt pyproject.toml tools/pjrt_include.py \
   $(shell find src include adapter 2>/dev/null) $(shell find python -name '*.py' -o -name '*.typed' -o -name '*.pyi' 2>/dev/null)

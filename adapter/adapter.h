@@ -74,6 +74,8 @@ PyObject* py_graph_new(PyObject*, PyObject* name);
 PyObject* py_graph_input(PyObject*, PyObject* args);
 PyObject* py_graph_node(PyObject*, PyObject* args);
 PyObject* py_graph_finish(PyObject*, PyObject* args);
+PyObject* py_graph_export(PyObject*, PyObject* args);
+PyObject* py_module_load(PyObject*, PyObject* args);
 std::vector<ttc_spec> results_of_graph(int64_t op, uint64_t* nrandom);
 // ---- program.cpp
 bool add_program_type(PyObject* module);

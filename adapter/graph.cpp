@@ -6,6 +6,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <c10/util/strides.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/library.h>
 
 #include <deque>
@@ -13,6 +14,7 @@
 #include <mutex>
 
 #include "call.h"
+#include "ttc_module.h"
 
 namespace tpu {
 
@@ -429,6 +431,103 @@ PyObject* py_graph_finish(PyObject*, PyObject* args) {
   g->graph = nullptr;  // the core's now
   std::lock_guard<std::mutex> lock(finished_mutex);
   finished[op] = {std::move(specs), nrandom};
+  return PyLong_FromUnsignedLong(op);
+}
+
+// ------------------------------------------------------------------------------------------------------------ modules
+
+namespace {
+
+bool read_specs(PyObject* list, std::vector<ttc_spec>* specs) {
+  specs->resize(static_cast<size_t>(PyList_GET_SIZE(list)));
+  for (size_t k = 0; k < specs->size(); k++) {
+    PyObject* o = PyList_GET_ITEM(list, static_cast<Py_ssize_t>(k));
+    PyObject* strides = PyTuple_Check(o) && PyTuple_GET_SIZE(o) == 3 ? PyTuple_GET_ITEM(o, 2) : Py_None;
+    PyObject* plain = PySequence_GetSlice(o, 0, 2);
+    bool ok = plain != nullptr && read_spec(plain, &(*specs)[k]) && read_strides(Py_NewRef(strides), &(*specs)[k]);
+    Py_XDECREF(plain);
+    if (!ok) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool read_writes(PyObject* list, size_t n, std::vector<int32_t>* writes) {
+  for (Py_ssize_t k = 0; k < PyList_GET_SIZE(list); k++) {
+    writes->push_back(static_cast<int32_t>(PyLong_AsLong(PyList_GET_ITEM(list, k))));
+  }
+  if (PyErr_Occurred() == nullptr && writes->size() != n) {
+    PyErr_Format(PyExc_ValueError, "expected what each of %zu results is written into, got %zu", n, writes->size());
+  }
+  return PyErr_Occurred() == nullptr;
+}
+
+}  // namespace
+
+PyObject* py_graph_export(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  unsigned op = 0;
+  PyObject *given = nullptr, *into = nullptr;
+  int for_tpu = 0;
+  std::vector<ttc_spec> ins, outs;
+  std::vector<int32_t> writes;
+  if (!PyArg_ParseTuple(args, "IO!O!p", &op, &PyList_Type, &given, &PyList_Type, &into, &for_tpu) || !read_specs(given, &ins)) {
+    return nullptr;
+  }
+  uint64_t nrandom = 0;
+  outs = results_of_graph(op, &nrandom);
+  if (nrandom != 0) {
+    PyErr_SetString(PyExc_NotImplementedError, "a graph that draws random numbers does not stand alone");
+    return nullptr;
+  }
+  if (!read_writes(into, outs.size(), &writes)) {
+    return nullptr;
+  }
+  std::vector<ttc_tensor> tensors;
+  std::vector<ttc_arg> arguments;
+  tensors.reserve(ins.size());
+  for (const ttc_spec& s : ins) {
+    tensors.push_back({nullptr, s.sizes, s.strides, 0, -2, static_cast<uint8_t>(s.dtype), static_cast<uint8_t>(s.ndim)});
+    arguments.push_back(argument(&tensors.back()));
+  }
+  ttc_call call = {.op = op,
+                   .narg = static_cast<uint32_t>(arguments.size()),
+                   .args = arguments.data(),
+                   .default_float = 0,
+                   .blocking = 0,
+                   .ninto = 0,
+                   .into = nullptr};
+  ttc_error err;
+  char* text = nullptr;
+  if (ttc_call_export(&call, static_cast<uint32_t>(outs.size()), outs.data(), writes.data(), for_tpu, &text, &err) != TTC_OK) {
+    return raise_python(err);
+  }
+  PyObject* out = PyUnicode_FromString(text);
+  ttc_text_free(text);
+  return out;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_module_load(PyObject*, PyObject* args) {
+  const char *name = nullptr, *text = nullptr;
+  Py_ssize_t nbyte = 0;
+  PyObject *given = nullptr, *results = nullptr, *into = nullptr;
+  std::vector<ttc_spec> ins, outs;
+  std::vector<int32_t> writes;
+  if (!PyArg_ParseTuple(args, "sy#O!O!O!", &name, &text, &nbyte, &PyList_Type, &given, &PyList_Type, &results, &PyList_Type,
+                        &into) ||
+      !read_specs(given, &ins) || !read_specs(results, &outs) || !read_writes(into, outs.size(), &writes)) {
+    return nullptr;
+  }
+  uint32_t op = 0;
+  ttc_error err;
+  if (ttc_module_load(name, text, static_cast<size_t>(nbyte), static_cast<uint32_t>(ins.size()), ins.data(),
+                      static_cast<uint32_t>(outs.size()), outs.data(), writes.data(), &op, &err) != TTC_OK) {
+    return raise_python(err);
+  }
+  std::lock_guard<std::mutex> lock(finished_mutex);
+  finished[op].specs = std::move(outs);
   return PyLong_FromUnsignedLong(op);
 }
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "adapter.h"
+#include "ttc_module.h"
 
 namespace {
 
@@ -314,6 +315,15 @@ PyObject* py_ops(PyObject*, PyObject*) {
   return list;
 }
 
+PyObject* py_set_dump(PyObject*, PyObject* arg) {
+  const char* dir = arg == Py_None ? nullptr : PyUnicode_AsUTF8(arg);
+  if (dir == nullptr && arg != Py_None) {
+    return nullptr;
+  }
+  ttc_set_dump(dir);
+  Py_RETURN_NONE;
+}
+
 PyObject* py_last_module(PyObject*, PyObject*) { return PyUnicode_FromString(ttc_last_module()); }
 
 PyMethodDef methods[] = {
@@ -347,6 +357,11 @@ PyMethodDef methods[] = {
      "(graph, arg, k, dtype, sizes): entry k of the call's argument arg; its value."},
     {"graph_node", tpu::py_graph_node, METH_VARARGS, "(graph, row, args, ((dtype, sizes) or None, ..)): the results' values."},
     {"graph_finish", tpu::py_graph_finish, METH_VARARGS, "(graph, values, strides of each = contiguous): the op id that runs it."},
+    {"graph_export", tpu::py_graph_export, METH_VARARGS,
+     "(op, [(dtype, sizes), ..], [parameter that each result is written into, or -1], for_tpu): the graph as a StableHLO module."},
+    {"module_load", tpu::py_module_load, METH_VARARGS,
+     "(name, bytes, parameters, results [(dtype, sizes, strides or None), ..], writes): the op id that runs the module."},
+    {"set_dump", py_set_dump, METH_O, "Write the module of each new program, as it is for a TPU, to this folder; None: no more."},
     {"set_decomposer", tpu::py_set_decomposer, METH_O, "fn(overload, args) -> op id of a graph, -1 or -2."},
     {nullptr, nullptr, 0, nullptr}};
 

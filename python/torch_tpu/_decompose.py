@@ -157,7 +157,8 @@ class GraphBuilder:
         elif name in _UNDEFINED:
             self.values[node] = self._node("full", [[], 0] + [None] * 4, [self._spec(val)])[0]
         elif isinstance(val, list | tuple):
-            self.values[node] = self._node(name, args, [self._spec(v) for v in val])
+            made = self._node(name, args, [None if isinstance(v, int) else self._spec(v) for v in val])
+            self.values[node] = [v if isinstance(v, int) else value for v, value in zip(val, made, strict=True)]
         else:
             self.values[node] = self._node(name, args, [self._spec(val)])[0]
 

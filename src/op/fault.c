@@ -120,6 +120,9 @@ static void note(shlo *b, ttc_val bad, found *f) {
 }
 
 void op_fault_if(ttc_lower *c, shlo *b, ttc_val bad, ttc__fault kind, ttc_val value, int64_t axis, int64_t size) {
+  if (ttc__unchecked(c)) {
+    return;
+  }
   note(b, bad, &(found){.c = c, .kind = kind, .value = value, .axis = axis, .size = size, .seen = TTC_POISON});
 }
 
@@ -130,7 +133,7 @@ void op_fault_if(ttc_lower *c, shlo *b, ttc_val bad, ttc__fault kind, ttc_val va
  * they were counted, as the op itself does: a program that is cheap enough runs within its launch. */
 void op_check_indices(ttc_lower *c, shlo *b, ttc__fault kind, ttc_val idx, int64_t axis, int64_t size, bool wrap) {
   ttc_dtype d = shlo_dtype(b, idx);
-  if (shlo_nelem(b, idx) == 0 || !ttc__check_needed(c, idx, size, wrap)) {
+  if (shlo_nelem(b, idx) == 0 || ttc__unchecked(c) || !ttc__check_needed(c, idx, size, wrap)) {
     return;
   }
   ttc_dtype s = d == TTC_S32 ? TTC_S32 : TTC_S64, u = d == TTC_S32 ? TTC_U32 : TTC_U64;

@@ -414,6 +414,9 @@ bool ttc__check_needed(ttc_lower *c, ttc_val idx, int64_t size, bool wrap) {
   }
   return true;
 }
+bool ttc__unchecked(const ttc_lower *c) {
+  return c->p->in->exported;
+}
 uint32_t ttc__lower_op(const ttc_lower *c) {
   return c->call->op;
 }
@@ -507,6 +510,9 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
         shlo_error(p->b, TTC_INTERNAL, "result %u is not dense", k);
         return;
       }
+      if (in->writes != NULL && in->writes[k] >= 0) {
+        shlo_param_alias(p->b, in->writes[k], (int)out->nproduct);
+      }
       shlo_result(p->b, ttc__to_physical(p->b, rets[k], &in->outs[k], &product.base));
       out->products[out->nproduct++] = product;
       continue;
@@ -554,6 +560,9 @@ static ttc_status lower_into(program *p, ttc__lowered *out, ttc_error *err) {
     rets[k] = TTC_POISON;
   }
   ttc_lower c = {.p = p, .call = in->call, .row = row, .nout = in->nout, .outs = in->outs, .rets = rets};
+  for (uint32_t slot = 0; in->exported && slot < in->nslot; slot++) {
+    (void)slot_value(p, slot);
+  }
   run_rule(&c);
   if (!shlo_failed(p->b)) {
     finish_results(p, rets, out);
@@ -574,6 +583,14 @@ ttc_status ttc__lower(const ttc__lower_in *in, ttc__lowered *out, ttc_error *err
   memset(out, 0, sizeof *out);
   if (row == NULL) {
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "there is no op %u", in->call->op);
+  }
+  ttc__program_fn whole = ttc__op_program(in->call->op);
+  if (whole != NULL) {
+    ttc_status made = whole(in, ttc__op_data(in->call->op), out, err);
+    if (made != TTC_OK) {
+      ttc__lowered_free(out);
+    }
+    return made;
   }
   program p = {.in = in,
                .b = shlo_new(row->name),

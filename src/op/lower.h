@@ -38,7 +38,9 @@ typedef struct ttc__lower_in {
   const ttc__base *bases; /* [nslot] one a distinct store */
   const uint32_t *slots;  /* slot of each tensor, in visiting order (ttc__visit) */
   bool for_tpu;
-  bool verified; /* the checks that `verify` would list are known to pass: leave them out */
+  bool verified;         /* the checks that `verify` would list are known to pass: leave them out */
+  bool exported;         /* every slot is a parameter, in order, and nothing is checked: a program that stands alone */
+  const int32_t *writes; /* exported: for each result the parameter whose memory it may take, or -1; or NULL */
   shlo_precision precision;
 } ttc__lower_in;
 
@@ -58,6 +60,7 @@ typedef struct ttc__lowered {
   ttc__product *products; /* malloc'ed */
   uint32_t nverify;
   ttc__verify verify[TTC__MAX_VERIFY]; /* what the program finds out of its stores, or a fault */
+  bool foreign;                        /* somebody else's text: what it gives is to be compared with `products` */
 } ttc__lowered;
 
 ttc_status ttc__lower(const ttc__lower_in *in, ttc__lowered *out, ttc_error *err);
@@ -87,6 +90,10 @@ ttc_val ttc__to_physical(shlo *b, ttc_val v, const ttc_spec *spec, const ttc__ba
 /* Ops beyond the rows: graphs. The row and data must live on; returns the op id, or UINT32_MAX when out of memory. */
 uint32_t ttc__op_register(const ttc_op_row *row, void *data);
 void *ttc__op_data(uint32_t op);
+/* An op whose programs are made by fn instead of by a rule. out is empty, and freed by the caller where fn fails. */
+typedef ttc_status (*ttc__program_fn)(const ttc__lower_in *in, void *data, ttc__lowered *out, ttc_error *err);
+uint32_t ttc__op_register_program(const ttc_op_row *row, void *data, ttc__program_fn fn);
+ttc__program_fn ttc__op_program(uint32_t op); /* NULL: it has a rule */
 
 /* ---- for graph rows (lower.c) */
 /* Lower a node inside the rule of a graph: values[] are the graph's values so far. rets[nout] receives the results. */
@@ -102,6 +109,7 @@ ttc_val ttc__fault_state(ttc_lower *c);
 void ttc__set_fault_state(ttc_lower *c, ttc_val v);
 /* Is this check to be made? Takes note of those that tell something of a whole store. */
 bool ttc__check_needed(ttc_lower *c, ttc_val idx, int64_t size, bool wrap);
+bool ttc__unchecked(const ttc_lower *c);    /* is nothing to be checked? */
 uint32_t ttc__lower_op(const ttc_lower *c); /* the row's place in the table */
 
 #endif

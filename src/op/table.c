@@ -23,6 +23,7 @@ static const family families[] = {TTC__FAMILIES(ENTRY)};
 typedef struct dynamic_op {
   const ttc_op_row *row;
   void *data;
+  ttc__program_fn program;
 } dynamic_op;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -84,7 +85,16 @@ void *ttc__op_data(uint32_t op) {
   return d != NULL ? d->data : NULL;
 }
 
+ttc__program_fn ttc__op_program(uint32_t op) {
+  const dynamic_op *d = op >= nrow ? dynamic(op) : NULL;
+  return d != NULL ? d->program : NULL;
+}
+
 uint32_t ttc__op_register(const ttc_op_row *row, void *data) {
+  return ttc__op_register_program(row, data, NULL);
+}
+
+uint32_t ttc__op_register_program(const ttc_op_row *row, void *data, ttc__program_fn fn) {
   pthread_once(&once, build);
   uint32_t op = UINT32_MAX;
   ttc__lock_take(&register_lock);
@@ -95,7 +105,7 @@ uint32_t ttc__op_register(const ttc_op_row *row, void *data) {
       *chunk = calloc(CHUNK, sizeof **chunk);
     }
     if (*chunk != NULL) {
-      (*chunk)[i % CHUNK] = (dynamic_op){row, data};
+      (*chunk)[i % CHUNK] = (dynamic_op){row, data, fn};
       __atomic_store_n(&ndynamic, i + 1, __ATOMIC_RELEASE);
       op = nrow + i;
     }

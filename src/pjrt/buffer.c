@@ -11,6 +11,10 @@ static const PJRT_Buffer_Type buffer_types[TTC_NDTYPE] = {
 #undef TYPE
 };
 
+PJRT_Buffer_Type ttc__pjrt_type(ttc_dtype d) {
+  return buffer_types[d];
+}
+
 static ttc_status check_shape(ttc_dtype d, int ndim, const int64_t *dims, size_t *nbyte, ttc_error *err) {
   if (d <= TTC_DTYPE_INVALID || d >= TTC_NDTYPE) {
     return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "expected a dtype, got number %d", (int)d);

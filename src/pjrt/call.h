@@ -67,6 +67,7 @@ ttc_status ttc__pjrt_nothing(const pjrt_plugin *p, const char *call, const char 
     }                                                            \
   } while (0)
 
+PJRT_Buffer_Type ttc__pjrt_type(ttc_dtype d);
 /* The addressable device of that number, or an error. */
 ttc_status ttc__pjrt_device(const pjrt_client *c, int device, PJRT_Device **out, ttc_error *err);
 /* Has it come? */

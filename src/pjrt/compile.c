@@ -255,6 +255,40 @@ void pjrt_exe_free(pjrt_exe *e) {
   }
 }
 
+static ttc_status compare_results(const pjrt_exe *e, PJRT_Executable *executable, size_t n, const ttc_dtype *dtypes,
+                                  const int *ndims, const int64_t *const *dims, ttc_error *err) {
+  PJRT_Executable_OutputElementTypes_Args types = {.executable = executable};
+  TTC_TRY(PJRT_CALL(e->plugin, PJRT_Executable_OutputElementTypes, &types, err));
+  PJRT_Executable_OutputDimensions_Args sizes = {.executable = executable};
+  TTC_TRY(PJRT_CALL(e->plugin, PJRT_Executable_OutputDimensions, &sizes, err));
+  if (types.num_output_types != n || sizes.num_outputs != n) {
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "the program gives %zu results, expected %zu", sizes.num_outputs, n);
+  }
+  const int64_t *at = sizes.dims;
+  for (size_t k = 0; k < n; k++) {
+    size_t ndim = sizes.dim_sizes[k];
+    if (types.output_types[k] != ttc__pjrt_type(dtypes[k])) {
+      return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "result %zu of the program has element type %d, expected %s", k,
+                      (int)types.output_types[k], ttc_dtype_name(dtypes[k]));
+    }
+    if (ndim != (size_t)ndims[k] || (ndim != 0 && memcmp(at, dims[k], ndim * sizeof *at) != 0)) {
+      return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "result %zu of the program, of %zu dimensions, has other sizes than expected", k,
+                      ndim);
+    }
+    at += ndim;
+  }
+  return TTC_OK;
+}
+
+ttc_status pjrt_exe_check_results(const pjrt_exe *e, size_t n, const ttc_dtype *dtypes, const int *ndims,
+                                  const int64_t *const *dims, ttc_error *err) {
+  PJRT_Executable *executable = NULL;
+  TTC_TRY(get_executable(e, &executable, err));
+  ttc_status status = compare_results(e, executable, n, dtypes, ndims, dims, err);
+  PJRT_DESTROY(e->plugin, PJRT_Executable_Destroy, executable, executable);
+  return status;
+}
+
 int64_t pjrt_exe_temp_nbyte(const pjrt_exe *e) {
   return e->temp_nbyte;
 }

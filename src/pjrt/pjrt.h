@@ -51,6 +51,9 @@ ttc_status pjrt_exe_serialize(pjrt_exe *e, char **bytes, size_t *nbyte, ttc_erro
 ttc_status pjrt_exe_deserialize(pjrt_client *c, int device, const char *bytes, size_t nbyte, pjrt_exe **out, ttc_error *err);
 void pjrt_exe_free(pjrt_exe *e);
 int pjrt_exe_nout(const pjrt_exe *e);
+/* Is result k, for k below n, of dtypes[k] and the ndims[k] sizes at dims[k]? TTC_INVALID_ARGUMENT says which is not. */
+ttc_status pjrt_exe_check_results(const pjrt_exe *e, size_t n, const ttc_dtype *dtypes, const int *ndims,
+                                  const int64_t *const *dims, ttc_error *err);
 int64_t pjrt_exe_temp_nbyte(
     const pjrt_exe *e); /* what a launch takes besides arguments and results; 0 if the plugin does not say */
 /* Launch on the executable's device; does not wait. outs gets pjrt_exe_nout buffers. Donation is as the program says, except for

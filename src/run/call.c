@@ -307,6 +307,9 @@ static ttc_status lower(ttc_device *dev, const ttc_call *call, bool verified, ui
                       .verified = verified,
                       .precision = (shlo_precision)dev->precision};
   TTC_TRY(ttc__lower(&in, &plan->low, err));
+  if (atomic_load_explicit(&ttc__dumping, memory_order_relaxed)) {
+    ttc__dump(&in);
+  }
   for (uint32_t i = 0; i < plan->low.nparam; i++) {
     plan->nnumber += plan->low.params[i].kind == TTC__PARAM_NUMBER || plan->low.params[i].kind == TTC__PARAM_RNG;
   }

@@ -42,6 +42,29 @@ static void finish(ttc_plan *plan, pjrt_exe *exe, const ttc_error *err) {
 static const char no_threads[] = "no thread could be started to compile in: too many threads (ulimit -u) or too little memory";
 enum { THREADS_OF_A_COMPILE = 3 }; /* that XLA starts */
 
+/* Is what a foreign program gives what its results' stores are taken to hold? Reading them would else read other memory. */
+static ttc_status check_foreign(const ttc_plan *plan, const pjrt_exe *exe, ttc_error *err) {
+  size_t n = plan->low.nproduct;
+  ttc_dtype *dtypes = calloc(n + 1, sizeof *dtypes);
+  int *ndims = calloc(n + 1, sizeof *ndims);
+  const int64_t **dims = calloc(n + 1, sizeof *dims);
+  ttc_status st = TTC_OK;
+  if (dtypes == NULL || ndims == NULL || dims == NULL) {
+    st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  for (size_t k = 0; k < n && st == TTC_OK; k++) {
+    const ttc__base *base = &plan->low.products[k].base;
+    dtypes[k] = (ttc_dtype)base->dtype;
+    ndims[k] = base->ndim;
+    dims[k] = base->dims;
+  }
+  st = st == TTC_OK ? pjrt_exe_check_results(exe, n, dtypes, ndims, dims, err) : st;
+  free(dtypes);
+  free(ndims);
+  free(dims);
+  return st;
+}
+
 static void compile(ttc_plan *plan) {
   ttc_error err = {0};
   pjrt_exe *exe = NULL;
@@ -56,6 +79,9 @@ static void compile(ttc_plan *plan) {
   } else if ((uint32_t)pjrt_exe_nout(exe) != plan->low.nproduct) { /* a launch would write past our array of results */
     (void)TTC_FAIL(&err, TTC_INTERNAL, "the compiled program gives %d results, expected %u", pjrt_exe_nout(exe),
                    plan->low.nproduct);
+    pjrt_exe_free(exe);
+    exe = NULL;
+  } else if (plan->low.foreign && check_foreign(plan, exe, &err) != TTC_OK) {
     pjrt_exe_free(exe);
     exe = NULL;
   }

@@ -211,6 +211,10 @@ static inline ttc_status ttc__memory_check_launch(ttc_device *dev, int64_t nbyte
 }
 ttc_status ttc__memory_init(ttc_device *dev, ttc_error *err);
 
+/* ---- dump.c */
+extern _Atomic bool ttc__dumping; /* see ttc_set_dump */
+void ttc__dump(const ttc__lower_in *in);
+
 /* ---- evict.c */
 /* Above a number of plans, take the quarter longest unused out of the table; the caller releases the list (next_job) once it has
  * dropped the dispatch lock, which is held here. */

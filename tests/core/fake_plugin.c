@@ -27,7 +27,8 @@ enum { MAX_DEVICE = 8, MAX_CALLBACK = 4096 };
   X(PJRT_Executable_Serialize) X(PJRT_Executable_DeserializeAndLoad) X(PJRT_LoadedExecutable_Destroy)                 \
   X(PJRT_LoadedExecutable_GetExecutable) X(PJRT_LoadedExecutable_Execute) X(PJRT_Buffer_Destroy)                      \
   X(PJRT_Buffer_Dimensions) X(PJRT_Buffer_OnDeviceSizeInBytes) X(PJRT_Buffer_IsDeleted) X(PJRT_Buffer_ToHostBuffer)   \
-  X(PJRT_Buffer_ReadyEvent) X(PJRT_Buffer_UnsafePointer) X(PJRT_Executable_GetCompiledMemoryStats)
+  X(PJRT_Buffer_ReadyEvent) X(PJRT_Buffer_UnsafePointer) X(PJRT_Executable_GetCompiledMemoryStats)    \
+  X(PJRT_Executable_OutputElementTypes) X(PJRT_Executable_OutputDimensions)
 /* clang-format on */
 
 enum call {
@@ -377,6 +378,36 @@ CALL(PJRT_Executable_NumOutputs) {
   BEGIN(PJRT_Executable_NumOutputs);
   size_t n = args->executable->program->nout;
   args->num_outputs = ODD("more outputs") ? n + 7 : ODD("huge outputs") ? SIZE_MAX : ODD("no outputs") ? 0 : n;
+  return NULL;
+}
+
+enum { MAX_OUTPUT = 64 };
+CALL(PJRT_Executable_OutputElementTypes) {
+  BEGIN(PJRT_Executable_OutputElementTypes);
+  static _Thread_local PJRT_Buffer_Type types[MAX_OUTPUT]; /* until this thread's next call */
+  const program *p = args->executable->program;
+  args->num_output_types = p->nout < MAX_OUTPUT ? p->nout : MAX_OUTPUT;
+  for (size_t k = 0; k < args->num_output_types; k++) {
+    types[k] = p->outs[k].type;
+  }
+  args->output_types = types;
+  return NULL;
+}
+
+CALL(PJRT_Executable_OutputDimensions) {
+  BEGIN(PJRT_Executable_OutputDimensions);
+  static _Thread_local int64_t dims[MAX_OUTPUT * MAX_NDIM];
+  static _Thread_local size_t ndims[MAX_OUTPUT];
+  const program *p = args->executable->program;
+  size_t n = 0;
+  args->num_outputs = p->nout < MAX_OUTPUT ? p->nout : MAX_OUTPUT;
+  for (size_t k = 0; k < args->num_outputs; k++) {
+    ndims[k] = p->outs[k].ndim;
+    memcpy(dims + n, p->outs[k].dims, ndims[k] * sizeof *dims);
+    n += ndims[k];
+  }
+  args->dims = dims;
+  args->dim_sizes = ndims;
   return NULL;
 }
 
