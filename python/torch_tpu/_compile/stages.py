@@ -74,14 +74,20 @@ def _in_program(node: fx.Node) -> bool:
     return _decompose.row_name(node.target) in _usable() and not (draws(node) and _own_generator(node))
 
 
+def _tensors(node: fx.Node) -> list[torch.Tensor]:
+    val = node.meta.get("val")
+    return [v for v in (val if isinstance(val, list | tuple) else [val]) if isinstance(v, torch.Tensor)]
+
+
 def stages(graph: fx.Graph) -> dict[fx.Node, int]:
     """The stage of each node: odd ones are programs, even ones run op by op.
 
-    A stage reads earlier ones only. Inputs are written in the last stage there is when they are: others may hold views of them.
-    Random numbers are drawn in the order of the nodes.
+    A stage reads earlier ones only. An input is written in the last stage in which anything on its device was read: others may hold
+    views of it. Random numbers are drawn in the order of the nodes.
     """
     stage: dict[fx.Node, int] = {}
-    last = drawn = 0
+    last: dict[str, int] = {}  # by device, the last stage that reads there
+    drawn = 0
     for node in graph.nodes:
         if node.op in ("placeholder", "output", "get_attr"):
             continue
@@ -90,11 +96,13 @@ def stages(graph: fx.Graph) -> dict[fx.Node, int]:
         for n in node.all_input_nodes:
             at = max(at, stage.get(n, 0))
         if writes(node):
-            at = max(at, last)
+            at = max(at, last.get(node.meta["val"].device.type, 0))
         if draws(node):
             at = max(at, drawn)
         at += (at % 2 == 1) != inside
         stage[node] = at
         drawn = at if draws(node) else drawn
-        last = max(last, at)
+        for n in node.all_input_nodes:
+            for val in _tensors(n):
+                last[val.device.type] = max(last.get(val.device.type, 0), at)
     return stage
