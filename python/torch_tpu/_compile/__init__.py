@@ -39,7 +39,6 @@ def _is_plain(graph: Compiled, ngiven: int) -> bool:
 
 def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The Dynamo backend ``tpu``."""
-    import torch._functorch.config
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.eval_frame import innermost_fn
     from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
@@ -66,8 +65,7 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: An
         keep_inference_input_mutations=True,
     )
     saved.mark(module, options)
-    # The backward's Compiled costs little to make (programs are made when first called), and is kept with the forward's.
-    with torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True):
+    with saved.in_use():
         call = compiler(module, list(example_inputs))
     plain += saved.loaded_plain()
     inner = innermost_fn(call)

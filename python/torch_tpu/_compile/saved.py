@@ -7,16 +7,20 @@ symbols are made again in an environment of their own, so that loading a graph a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
 import pathlib
 import pickle
-from collections.abc import Sequence
+import unittest.mock
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sympy
 import torch
+import torch._functorch.config
+import torch._inductor.codecache
 from torch import fx
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._inductor.output_code import OutputCode
@@ -167,6 +171,24 @@ def mark(module: fx.GraphModule, options: dict[str, Any]) -> None:
     these values of floats, which its key leaves out."""
     _assumed[:] = _floats()
     module._torch_tpu = version(), sorted(options.items()), list(_assumed)  # type: ignore[assignment]
+
+
+@contextlib.contextmanager
+def in_use() -> Iterator[None]:
+    """While AOTAutograd works for us: its cache keeps our graphs, forward and backward in one entry.
+
+    The key would also name Inductor's backends for other devices, which takes half a second of importing them.
+    """
+    with (
+        torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),
+        unittest.mock.patch.multiple(
+            torch._inductor.codecache,
+            init_backend_registration=lambda: None,
+            custom_backend_passes={},
+            custom_backend_codegen_configs={},
+        ),
+    ):
+        yield
 
 
 _loaded: list[Saved] = []

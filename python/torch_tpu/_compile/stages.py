@@ -53,11 +53,10 @@ def writes(node: fx.Node) -> bool:
     return node.target is torch.ops.aten.copy_.default
 
 
-def _in_program(node: fx.Node) -> bool:
-    """Whether the node can be part of a program."""
+def _in_program(node: fx.Node, known: dict[fx.Node, bool]) -> bool:
+    """Whether the node can be part of a program, as those before it are known to be."""
     if node.target is operator.getitem:
-        source = node.args[0]
-        return isinstance(source, fx.Node) and _in_program(source)
+        return known.get(node.args[0], False)  # type: ignore[arg-type]
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
     val = node.meta.get("val")
@@ -86,12 +85,13 @@ def stages(graph: fx.Graph) -> dict[fx.Node, int]:
     views of it. Random numbers are drawn in the order of the nodes.
     """
     stage: dict[fx.Node, int] = {}
+    known: dict[fx.Node, bool] = {}
     last: dict[str, int] = {}  # by device, the last stage that reads there
     drawn = 0
     for node in graph.nodes:
         if node.op in ("placeholder", "output", "get_attr"):
             continue
-        inside = _in_program(node)
+        inside = known[node] = _in_program(node, known)
         at = 1 if inside else 0
         for n in node.all_input_nodes:
             at = max(at, stage.get(n, 0))
