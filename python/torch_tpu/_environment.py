@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 
 
 def _cache_root() -> None:
     root = os.environ.get("TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT", "")
-    if not root or "TORCH_TPU_CACHE_DIR" in os.environ:
-        return
-    if "://" in root:
-        warnings.warn(
-            f"TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT={root} has no effect: compiled programs are kept in a directory only",
-            stacklevel=2,
-        )
-        return
-    os.environ["TORCH_TPU_CACHE_DIR"] = root
+    name = "TORCH_TPU_CACHE_SHARED" if "://" in root else "TORCH_TPU_CACHE_DIR"
+    if root and name not in os.environ:
+        os.environ[name] = root
 
 
 def _rank_in_flags() -> None:

@@ -3,6 +3,7 @@
 import atexit
 import importlib.machinery
 import importlib.util
+import os
 import pathlib
 import sys
 import threading
@@ -76,6 +77,16 @@ def load() -> types.ModuleType:
 
     from torch_tpu import _composed, _kernels, _nested, _sparse, _vmap, tpu  # noqa: F401
 
+    if os.environ.get("TORCH_TPU_CACHE_SHARED"):
+        from torch_tpu import _shared
+
+        _shared.follow()
+    if os.environ.get("TORCH_TPU_DUMP"):
+        from torch_tpu import _core
+
+        folder = pathlib.Path(os.environ["TORCH_TPU_DUMP"]).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        _core.core().ttc_dump_to(os.fsencode(folder))
     module.set_decomposer(_decompose)
     _composed.register()
     torch._register_device_module("tpu", tpu)

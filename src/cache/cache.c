@@ -14,9 +14,11 @@
 #include "base/str.h"
 #include "cache/disk.h"
 #include "cache/key.h"
+#include "cache/tier.h"
 
 #define DEFAULT_MAX_BYTES ((uint64_t)4 << 30)
-#define OTHERS_COMPILE_NS ((int64_t)60 * 1000000000) /* how long another process's compile is waited for */
+/* How long another process's compile is waited for. Its lock goes when it ends, however it ends. */
+#define OTHERS_COMPILE_NS ((int64_t)600 * 1000000000)
 
 struct ttc__cache {
   pjrt_client *client;
@@ -97,6 +99,9 @@ ttc__cache *ttc__cache_open(const char *dir, pjrt_plugin *plugin, pjrt_client *c
     ttc__str_init(&path, 4000);
     if (find_dir(dir, &path)) {
       c->disk = ttc__disk_open(ttc__str_get(&path), max_bytes(), &nerror);
+      if (c->disk != NULL) {
+        ttc__used_dir(ttc__str_get(&path));
+      }
     }
     ttc__str_free(&path);
     atomic_store(&c->errors, nerror);
@@ -195,8 +200,8 @@ static bool awaited(ttc__cache *c, const unsigned char key[TTC__DIGEST], flight 
 
 /* ---- getting one */
 
-static ttc_status compile(ttc__cache *c, int device, const char *text, size_t nbyte, const char *const *flags, pjrt_exe **out,
-                          ttc_error *err) {
+ttc_status ttc__cache_compile(ttc__cache *c, int device, const char *text, size_t nbyte, const char *const *flags, pjrt_exe **out,
+                              ttc_error *err) {
   int64_t start = ttc__now_ns();
   ttc_status s = pjrt_compile(c->client, device, text, nbyte, flags, out, err);
   atomic_fetch_add(&c->compile_ns, (uint64_t)(ttc__now_ns() - start));
@@ -225,6 +230,18 @@ static bool load_file(ttc__cache *c, const unsigned char key[TTC__DIGEST], int d
   }
   drop_blob(blob);
   ttc__disk_reject(c->disk, key);
+  return false;
+}
+
+static bool load_shared(ttc__cache *c, const unsigned char key[TTC__DIGEST], int device, ttc__blob *blob, pjrt_exe **out) {
+  if (c->disk == NULL || !ttc__tier_read(key, blob)) {
+    return false;
+  }
+  if (load(c, device, blob, out)) {
+    ttc__tier_hit();
+    return true;
+  }
+  drop_blob(blob);
   return false;
 }
 
@@ -258,12 +275,16 @@ static ttc_status fly(ttc__cache *c, const unsigned char key[TTC__DIGEST], fligh
     ttc__disk_unlock(c->disk, key, lock);
     return TTC_OK;
   }
-  ttc_status s = compile(c, device, text, nbyte, flags, out, err);
-  if (s == TTC_OK && (keep || (f != NULL && awaited(c, key, f)))) {
+  bool shared = load_shared(c, key, device, blob, out);
+  ttc_status s = shared ? TTC_OK : ttc__cache_compile(c, device, text, nbyte, flags, out, err);
+  if (s == TTC_OK && !shared && (keep || (f != NULL && awaited(c, key, f)))) {
     serialize(c, *out, blob);
   }
   if (keep && blob->bytes != NULL) {
-    ttc__disk_write(c->disk, key, blob->bytes, blob->nbyte);
+    ttc__disk_write(c->disk, key, blob->bytes + blob->skip, blob->nbyte);
+  }
+  if (keep && blob->bytes != NULL && !shared) {
+    ttc__tier_write(key, blob->bytes, blob->nbyte);
   }
   if (keep) {
     ttc__disk_unlock(c->disk, key, lock);
@@ -306,6 +327,8 @@ ttc_status ttc__cache_get(ttc__cache *c, int device, const char *text, size_t nb
       return status;
     }
     f = NULL;
+  } else if (c->disk != NULL) {
+    ttc__used_note(key);
   }
   status = fly(c, key, f, device, text, nbyte, xla_flags, out, &blob, err);
   if (f != NULL) {

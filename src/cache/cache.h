@@ -21,6 +21,9 @@ void ttc__cache_free(ttc__cache *c);
 /* The executable, from disk or compiled (then written). any thread, blocks */
 ttc_status ttc__cache_get(ttc__cache *c, int device, const char *text, size_t nbyte, const char *const *xla_flags, pjrt_exe **out,
                           ttc_error *err);
+/* Compiled, whatever is on disk, and counted. any thread, blocks */
+ttc_status ttc__cache_compile(ttc__cache *c, int device, const char *text, size_t nbyte, const char *const *xla_flags,
+                              pjrt_exe **out, ttc_error *err);
 typedef struct ttc__cache_stats {
   uint64_t compiled, loaded, compile_ns, errors;
 } ttc__cache_stats;

@@ -1,11 +1,14 @@
 /* Graphs: several calls as one op. A finished graph is a row whose rule lowers its nodes one after another, so it is keyed, cached,
  * launched and donated like any other op. */
+#include "graph/graph.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
 #include "op/lower.h"
+#include "ttc_see.h"
 
 #define GRAPH_MAX_NBYTE ((size_t)256 << 20)
 
@@ -14,6 +17,8 @@ typedef struct node {
   uint32_t nout;
   const ttc_spec *outs;
   int32_t first_value;
+  const char *file; /* of Python, in the arena; NULL: unknown */
+  int line;
   struct node *next;
 } node;
 
@@ -34,6 +39,7 @@ struct ttc_graph {
   uint32_t nout;
   int32_t *outs;
   uint64_t nrandom; /* random numbers of its nodes */
+  const char *file; /* the last node's */
   bool failed;
 };
 
@@ -53,8 +59,10 @@ static void lower_nodes(shlo *b, ttc_lower *c, const ttc_graph *g) {
     }
   }
   for (const node *n = g->first; n != NULL && !shlo_failed(b); n = n->next) {
+    shlo_source(b, ttc__op_row(n->call.op)->name, n->file, n->line);
     ttc__lower_node(c, &n->call, n->nout, n->outs, values, values + n->first_value);
   }
+  shlo_source(b, NULL, NULL, 0);
   for (uint32_t k = 0; k < g->nout && !shlo_failed(b); k++) {
     op_ret(c, (int)k, values[g->outs[k]]);
   }
@@ -95,6 +103,22 @@ uint32_t ttc_op_declare(const char *name, uint64_t static_args) {
 
 void ttc_graph_choose(uint32_t graph_op) {
   chosen_graph = graph_op;
+}
+
+void ttc__graph_place(uint32_t op, char *out, size_t nbyte) {
+  const ttc_op_row *row = ttc__op_row(op);
+  const ttc_graph *g = row != NULL && row->rule == lower_graph ? ttc__op_data(op) : NULL;
+  const node *first = g != NULL ? g->first : NULL, *last = NULL;
+  while (first != NULL && first->file == NULL) {
+    first = first->next;
+  }
+  for (const node *n = first; n != NULL; n = n->next) {
+    last = n->file != NULL ? n : last;
+  }
+  out[0] = '\0';
+  if (first != NULL && last != NULL) {
+    snprintf(out, nbyte, " (a program of %s:%d to %s:%d)", first->file, first->line, last->file, last->line);
+  }
 }
 
 /* ---------------------------------------------------------------------------------------------------------- building */
@@ -222,6 +246,31 @@ static const ttc_arg *copy_args(ttc_graph *g, const ttc_call *call, bool random)
   return args;
 }
 
+/* Where this thread's nodes come from. */
+static _Thread_local char source_file[1024];
+static _Thread_local int source_line;
+
+void ttc_graph_source(const char *file, int line) {
+  size_t n = file != NULL ? strlen(file) : 0;
+  n = n < sizeof source_file ? n : 0;
+  for (size_t i = 0; i < n; i++) { /* it is to stand between quotes */
+    source_file[i] = file[i] == '"' || file[i] == '\\' || file[i] < ' ' ? '_' : file[i];
+  }
+  source_file[n] = '\0';
+  source_line = line;
+}
+
+/* Nodes of one file share its name. */
+static const char *file_of_source(ttc_graph *g) {
+  if (source_file[0] == '\0') {
+    return NULL;
+  }
+  if (g->file == NULL || strcmp(g->file, source_file) != 0) {
+    g->file = ttc__arena_strdup(g->arena, source_file);
+  }
+  return g->file;
+}
+
 /* Are the tensors of the call values of this graph? */
 static bool known_values(const ttc_graph *g, const ttc_call *call) {
   for (uint32_t i = 0; i < call->narg; i++) {
@@ -275,6 +324,8 @@ ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, con
     g->nrandom += ttc__rng_count(row, call, nout, specs);
   }
   n->first_value = g->nvalue;
+  n->file = file_of_source(g);
+  n->line = source_line;
   for (uint32_t k = 0; k < nout; k++) {
     out_ids[k] = g->nvalue++;
   }

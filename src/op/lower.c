@@ -613,6 +613,7 @@ ttc_status ttc__lower(const ttc__lower_in *in, ttc__lowered *out, ttc_error *err
   }
   p.first[in->call->narg] = at;
   shlo_set_for_tpu(p.b, in->for_tpu);
+  shlo_set_locations(p.b, in->locations);
   shlo_set_precision(p.b, in->precision);
   st = lower_into(&p, out, err);
 done:

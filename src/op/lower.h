@@ -41,6 +41,7 @@ typedef struct ttc__lower_in {
   bool verified;         /* the checks that `verify` would list are known to pass: leave them out */
   bool exported;         /* every slot is a parameter, in order, and nothing is checked: a program that stands alone */
   const int32_t *writes; /* exported: for each result the parameter whose memory it may take, or -1; or NULL */
+  bool locations;        /* each operation says which line of Python it comes from, where that is known */
   shlo_precision precision;
 } ttc__lower_in;
 

@@ -255,6 +255,22 @@ void pjrt_exe_free(pjrt_exe *e) {
   }
 }
 
+ttc_status pjrt_exe_memory(const pjrt_exe *e, pjrt_memory *out, ttc_error *err) {
+  PJRT_Executable *executable = NULL;
+  TTC_TRY(get_executable(e, &executable, err));
+  PJRT_Executable_GetCompiledMemoryStats_Args args = {.executable = executable};
+  ttc_status status = PJRT_CALL(e->plugin, PJRT_Executable_GetCompiledMemoryStats, &args, err);
+  if (status == TTC_OK) {
+    *out = (pjrt_memory){.argument_nbyte = args.argument_size_in_bytes,
+                         .output_nbyte = args.output_size_in_bytes,
+                         .alias_nbyte = args.alias_size_in_bytes,
+                         .temp_nbyte = args.temp_size_in_bytes,
+                         .code_nbyte = args.generated_code_size_in_bytes};
+  }
+  PJRT_DESTROY(e->plugin, PJRT_Executable_Destroy, executable, executable);
+  return status;
+}
+
 static ttc_status compare_results(const pjrt_exe *e, PJRT_Executable *executable, size_t n, const ttc_dtype *dtypes,
                                   const int *ndims, const int64_t *const *dims, ttc_error *err) {
   PJRT_Executable_OutputElementTypes_Args types = {.executable = executable};

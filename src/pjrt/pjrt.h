@@ -56,6 +56,11 @@ ttc_status pjrt_exe_check_results(const pjrt_exe *e, size_t n, const ttc_dtype *
                                   const int64_t *const *dims, ttc_error *err);
 int64_t pjrt_exe_temp_nbyte(
     const pjrt_exe *e); /* what a launch takes besides arguments and results; 0 if the plugin does not say */
+/* What a program takes of a device's memory, bytes, as far as the plugin knows. TTC_UNIMPLEMENTED if it does not tell. */
+typedef struct pjrt_memory {
+  int64_t argument_nbyte, output_nbyte, alias_nbyte, temp_nbyte, code_nbyte;
+} pjrt_memory;
+ttc_status pjrt_exe_memory(const pjrt_exe *e, pjrt_memory *out, ttc_error *err);
 /* Launch on the executable's device; does not wait. outs gets pjrt_exe_nout buffers. Donation is as the program says, except for
  * parameters in keep[0..nkeep) (int64 numbers). The hot path: no allocation of its own. */
 ttc_status pjrt_execute(pjrt_exe *e, pjrt_buffer *const *args, size_t narg, const int64_t *keep, size_t nkeep, pjrt_buffer **outs,

@@ -305,6 +305,7 @@ static ttc_status lower(ttc_device *dev, const ttc_call *call, bool verified, ui
                       .slots = site->slots,
                       .for_tpu = dev->for_tpu,
                       .verified = verified,
+                      .locations = plan->dump != NULL,
                       .precision = (shlo_precision)dev->precision};
   TTC_TRY(ttc__lower(&in, &plan->low, err));
   if (atomic_load_explicit(&ttc__dumping, memory_order_relaxed)) {
@@ -326,6 +327,7 @@ static ttc_plan *plan_new(ttc_device *dev, const ttc_call *call) {
     plan->dev = dev;
     plan->op = call->op;
     plan->options = dev->options;
+    plan->dump = ttc__dump_dir();
   }
   return plan;
 }

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "graph/graph.h"
 #include "run/run.h"
 
 #define INLINE_NELEM 1024 /* elements read and written up to which a straight-line program takes microseconds */
@@ -42,6 +43,14 @@ static void finish(ttc_plan *plan, pjrt_exe *exe, const ttc_error *err) {
 static const char no_threads[] = "no thread could be started to compile in: too many threads (ulimit -u) or too little memory";
 enum { THREADS_OF_A_COMPILE = 3 }; /* that XLA starts */
 
+static ttc_status make(ttc_plan *plan, pjrt_exe **exe, ttc_error *err) {
+  if (plan->dump != NULL) {
+    return ttc__dump_compile(plan, exe, err);
+  }
+  return ttc__cache_get(plan->dev->cache, plan->dev->index, plan->low.text, plan->low.text_nbyte, ttc__options(plan->options), exe,
+                        err);
+}
+
 /* Is what a foreign program gives what its results' stores are taken to hold? Reading them would else read other memory. */
 static ttc_status check_foreign(const ttc_plan *plan, const pjrt_exe *exe, ttc_error *err) {
   size_t n = plan->low.nproduct;
@@ -72,9 +81,10 @@ static void compile(ttc_plan *plan) {
   snprintf(err.op, sizeof err.op, "%s", row != NULL ? row->name : "?");
   if (!ttc__threads_to_be_had(THREADS_OF_A_COMPILE)) {
     (void)TTC_FAIL(&err, TTC_UNAVAILABLE, "%s", no_threads);
-  } else if (ttc__cache_get(plan->dev->cache, plan->dev->index, plan->low.text, plan->low.text_nbyte, ttc__options(plan->options),
-                            &exe, &err) != TTC_OK) {
+  } else if (make(plan, &exe, &err) != TTC_OK) {
     ttc__log(TTC__LOG_DEBUG, "compiling %s failed: %s\n%s", err.op, err.message, plan->low.text);
+    size_t n = strlen(err.message);
+    ttc__graph_place(plan->op, err.message + n, sizeof err.message - n);
     exe = NULL;
   } else if ((uint32_t)pjrt_exe_nout(exe) != plan->low.nproduct) { /* a launch would write past our array of results */
     (void)TTC_FAIL(&err, TTC_INTERNAL, "the compiled program gives %d results, expected %u", pjrt_exe_nout(exe),
@@ -163,19 +173,22 @@ ttc_status ttc__plan_wait(ttc_plan *plan, ttc_error *err) {
   if (atomic_load_explicit(&plan->state, memory_order_acquire) != PLAN_COMPILING) {
     return TTC_OK;
   }
+  ttc__progress progress = {.since_ns = ttc__now_ns()};
+  bool given_up = false;
   ttc__lock_take(&dev->plan_lock);
-  while (atomic_load(&plan->state) == PLAN_COMPILING) {
+  while (atomic_load(&plan->state) == PLAN_COMPILING && !given_up) {
     ttc__cond_wait_ns(&dev->plan_done, &dev->plan_lock, 100000000);
-    if (atomic_load(&plan->state) != PLAN_COMPILING) {
-      break;
-    }
-    if (atomic_load(&dev->stop) || !ttc__own_thread()) {
-      ttc__lock_drop(&dev->plan_lock);
-      return TTC_FAIL(err, TTC_CANCELLED, "a program is still being compiled");
-    }
+    given_up = atomic_load(&plan->state) == PLAN_COMPILING && (atomic_load(&dev->stop) || !ttc__own_thread());
+    ttc__lock_drop(&dev->plan_lock);
+    ttc__lock_take(&dev->pool_lock);
+    int njob = dev->njob + dev->nworker - dev->nworker_idle;
+    ttc__lock_drop(&dev->pool_lock);
+    ttc__progress_show(&progress, ttc__op_row(plan->op)->name, njob);
+    ttc__lock_take(&dev->plan_lock);
   }
   ttc__lock_drop(&dev->plan_lock);
-  return TTC_OK;
+  ttc__progress_end(&progress);
+  return given_up ? TTC_FAIL(err, TTC_CANCELLED, "a program is still being compiled") : TTC_OK;
 }
 
 void ttc__plan_release(ttc_plan *plan) {
@@ -190,5 +203,6 @@ void ttc__plan_release(ttc_plan *plan) {
   ttc__plan_release(plan->bare);
   free(plan->outs);
   free(plan->bases);
+  free(plan->dump);
   free(plan);
 }

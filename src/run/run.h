@@ -51,6 +51,7 @@ struct ttc_plan {
   ttc__lowered low;    /* text is kept until compiled */
   uint32_t nnumber;    /* NUMBER and RNG parameters */
   int64_t fresh_nbyte; /* of the fresh results */
+  char *dump;          /* folder to put what is made of it into, or NULL */
   bool lags;           /* READY: too much work to be done by the time a launch returns */
   pjrt_exe *exe;       /* READY */
   ttc__poison *error;  /* FAILED */
@@ -295,6 +296,18 @@ void ttc__pool_stop(ttc_device *dev);
 /* Wait until the plan is compiled. Other threads than our own give up after a while, with TTC_CANCELLED, so that whoever holds the
  * launch lock can drop it and look for Ctrl-C. */
 ttc_status ttc__plan_wait(ttc_plan *plan, ttc_error *err);
+/* One line on a terminal, for who waits long. One thread at a time shows it; zero at first. `njob`: programs not yet made. */
+typedef struct ttc__progress {
+  int64_t since_ns;
+  bool shown;
+} ttc__progress;
+void ttc__progress_show(ttc__progress *p, const char *name, int njob);
+void ttc__progress_end(ttc__progress *p);
+
+/* ---- see.c */
+char *ttc__dump_dir(void); /* to free(); NULL where nothing is dumped */
+/* Compile the plan for its folder, past the cache. blocks */
+ttc_status ttc__dump_compile(ttc_plan *plan, pjrt_exe **out, ttc_error *err);
 void ttc__plan_release(ttc_plan *plan);
 
 #endif

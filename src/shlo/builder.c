@@ -54,6 +54,16 @@ void shlo_set_precision(shlo *b, shlo_precision p) {
   b->precision = p;
 }
 
+void shlo_set_locations(shlo *b, bool on) {
+  b->locations = on;
+}
+
+void shlo_source(shlo *b, const char *op, const char *file, int line) {
+  b->op = op;
+  b->file = file;
+  b->line = line;
+}
+
 bool shlo_failed(const shlo *b) {
   return b->failed;
 }
@@ -65,6 +75,12 @@ static ttc_val note(shlo *b, const char *file, int line, ttc_status code, const 
     char text[1024];
     vsnprintf(text, sizeof text, fmt, ap);
     b->failed = true;
+    size_t n = strlen(text);
+    if (b->file != NULL && n < sizeof text - 1) {
+      snprintf(text + n, sizeof text - n, " (%s at %s:%d)", b->op, b->file, b->line);
+    } else if (b->op != NULL && n < sizeof text - 1) {
+      snprintf(text + n, sizeof text - n, " (%s)", b->op);
+    }
     ttc__fail_at(&b->err, code, file, line, "%s%s%s", op, op[0] != '\0' ? ": " : "", text);
   }
   return TTC_POISON;
@@ -343,6 +359,14 @@ void shlo_comment(shlo *b, const char *text) {
   ttc__str_add(&b->body, "\n");
 }
 
+/* The end of an operation's text. */
+static void end_line(shlo *b) {
+  if (b->locations && b->file != NULL) {
+    ttc__str_addf(&b->body, " loc(\"%s\":%d:0)", b->file, b->line);
+  }
+  ttc__str_add(&b->body, "\n");
+}
+
 /* ---- attributes */
 
 void shlo__attr(shlo *b, const char *fmt, ...) {
@@ -423,7 +447,7 @@ ttc_val shlo__op(shlo *b, const char *op, int n, const ttc_val *xs, const shlo_t
   put_types(b, &b->body, n, xs);
   ttc__str_add(&b->body, ") -> ");
   put_type(&b->body, result);
-  ttc__str_add(&b->body, "\n");
+  end_line(b);
   return new_value(b, result, name, -1);
 }
 
@@ -435,7 +459,7 @@ ttc_val shlo__op_same(shlo *b, const char *op, int n, const ttc_val *xs) {
   put_values(b, n, xs);
   ttc__str_add(&b->body, " : ");
   put_type(&b->body, &t);
-  ttc__str_add(&b->body, "\n");
+  end_line(b);
   return new_value(b, &t, name, -1);
 }
 
@@ -450,7 +474,7 @@ ttc_val shlo__constant(shlo *b, const char *text, const shlo_type *t) {
   ttc__str_add(&b->body, shlo__nelem(t) == 0 ? "" : text);
   ttc__str_add(&b->body, "> : ");
   put_type(&b->body, t);
-  ttc__str_add(&b->body, "\n");
+  end_line(b);
   return new_value(b, t, name, -1);
 }
 
@@ -497,7 +521,8 @@ void shlo__op_end(shlo *b, int32_t name, int n, const ttc_val *xs, int nresult, 
     put_type(&b->body, &types[k]);
     results[k] = new_value(b, &types[k], name, nresult == 1 ? -1 : k);
   }
-  ttc__str_add(&b->body, nresult == 1 ? "\n" : ")\n");
+  ttc__str_add(&b->body, nresult == 1 ? "" : ")");
+  end_line(b);
 }
 
 bool shlo__region_begin(shlo *b, bool captures, int n, const shlo_type *types, ttc_val *args) {

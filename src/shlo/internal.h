@@ -25,7 +25,9 @@ typedef struct shlo__region {
 
 struct shlo_builder {
   char name[64];
-  bool for_tpu, failed;
+  bool for_tpu, failed, locations;
+  const char *op, *file; /* what is being lowered and where it comes from, or NULL; borrowed */
+  int line;
   shlo_precision precision;
   ttc_error err;
   ttc__str body, attrs; /* attrs: of the operation being put together */

@@ -30,7 +30,12 @@ void shlo_free(shlo *b);
  * that suit a TPU). */
 void shlo_set_for_tpu(shlo *b, bool for_tpu);
 bool shlo_for_tpu(const shlo *b);
-/* A comment line (the op, the Python line) before the next operations. */
+/* Give each operation the location that shlo_source says. */
+void shlo_set_locations(shlo *b, bool on);
+/* What the next operations belong to: an op, and the line of Python that asked for it (file NULL: unknown; op NULL: nothing).
+ * Errors tell it. Both borrowed until the next call. */
+void shlo_source(shlo *b, const char *op, const char *file, int line);
+/* A comment line (the op) before the next operations. */
 void shlo_comment(shlo *b, const char *text);
 
 /* Parameters may be added at any time, outside a region's body; alias_output >= 0 donates the parameter to that result. */

@@ -1,9 +1,16 @@
 """What a later process need not do again: traces, programs."""
 
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+
 import pytest
 import torch
 import torch._dynamo
-from child import good
+from child import PACKAGE, good
 from torch import nn
 from torch._dynamo.utils import counters
 
@@ -105,3 +112,123 @@ def test_another_backends_trace_is_another():
     again()
     torch.testing.assert_close(torch.compile(f, backend="tpu")(x).cpu(), f(x.cpu()))
     assert hits() == 0
+
+
+SHARE = """
+    import torch, torch_tpu
+    from torch_tpu import _shared
+    _shared.follow()
+    f = torch.compile(lambda x: (x.sin() * 3 + 1).sum(), backend="tpu")
+    print(f"{f(torch.ones(5, device='tpu')).item():.5f}")
+    _shared.shared.flush()
+    s = torch.tpu.compile_stats()
+    print(s["compiled"], s["loaded"], s["shared"])
+"""
+
+
+def test_machines_share_a_directory(tmp_path):
+    def machine(name):
+        return good(
+            SHARE, TORCH_TPU_CACHE_DIR=str(tmp_path / name), TORCH_TPU_CACHE_SHARED=f"file://{tmp_path}/shared"
+        ).splitlines()
+
+    (value, first), (same, second) = machine("a"), machine("b")
+    n = int(first.split()[0])
+    assert value == same
+    assert n > 0
+    assert second.split() == ["0", str(n), str(n)]
+    programs = [p for p in (tmp_path / "shared").rglob("*") if p.is_file()]
+    assert len(programs) == n
+    for p in programs:  # what is damaged is not used
+        p.write_bytes(p.read_bytes()[:-1] + b"x")
+    value, third = machine("c")
+    assert value == same
+    assert third.split() == [str(n), "0", "0"]
+
+
+def test_a_shared_directory_without_its_package_is_told():
+    r = good("""
+        import torch, torch_tpu
+        from torch_tpu._shared import Shared
+        try:
+            Shared("nosuch://bucket/x")
+        except RuntimeError as e:
+            print(e)
+    """)
+    assert "TORCH_TPU_CACHE_SHARED=nosuch://bucket/x cannot be used" in r
+
+
+SAVE = """
+    import torch, torch_tpu
+    from torch._dynamo.utils import counters
+    f = torch.compile(lambda x: (x.cos() * 3 + 1).sum(), backend="tpu")
+    {before}
+    print(f"{f(torch.ones(5, device='tpu')).item():.5f}")
+    {after}
+    print(torch.tpu.compile_stats()["compiled"], counters["aot_autograd"]["autograd_cache_miss"])
+"""
+
+
+def test_a_saved_cache_moves_to_another_machine(tmp_path):
+    def run(before, after, name):
+        env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name / "traces"), "TORCH_TPU_CACHE_DIR": str(tmp_path / name / "programs")}
+        return good(SAVE.replace("{before}", before).replace("{after}", after), **env).splitlines()
+
+    path = tmp_path / "saved"
+    value, made = run("", f"torch.tpu.compiler.save_cache({str(path)!r})", "a")
+    same, again = run(f"torch.tpu.compiler.load_cache({str(path)!r})", "", "b")
+    assert value == same
+    assert int(made.split()[0]) > 0
+    assert again.split() == ["0", "0"]
+
+
+@pytest.mark.parametrize("what", ["torch", "torch_tpu", "device", "format"])
+def test_a_cache_of_other_versions_is_refused(what, tmp_path):
+    path = tmp_path / "saved"
+    made_by = torch.tpu.compiler._made_by()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("made_by.json", json.dumps(made_by | {what: "another"}))
+    with pytest.raises(RuntimeError, match=f"saved with {what} another, and this is {what}"):
+        torch.tpu.compiler.load_cache(path)
+
+
+def test_what_is_no_saved_cache_is_refused(tmp_path):
+    path = tmp_path / "saved"
+    path.write_bytes(b"no archive")
+    with pytest.raises(RuntimeError, match="no saved compile cache"):
+        torch.tpu.compiler.load_cache(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("made_by.json", json.dumps(torch.tpu.compiler._made_by()))
+        archive.writestr("programs/../../outside", b"")
+    with pytest.raises(RuntimeError, match="no saved compile cache"):
+        torch.tpu.compiler.load_cache(path)
+
+
+ONE = """
+import os, sys, time, torch, torch_tpu
+f = torch.compile(lambda x: torch.linalg.cholesky(x @ x.T + 4 * torch.eye(6, device="tpu")).exp().sum(), backend="tpu")
+x = torch.arange(36.0).view(6, 6).sin().to("tpu")
+torch.tpu.synchronize()
+n = torch.tpu.compile_stats()["compiled"]
+open(f"{sys.argv[1]}/ready{sys.argv[2]}", "w").close()
+while not os.path.exists(f"{sys.argv[1]}/go"):
+    time.sleep(0.001)
+f(x).item()
+print(torch.tpu.compile_stats()["compiled"] - n)
+"""
+
+
+def test_processes_that_want_the_same_program_compile_it_once(tmp_path):
+    env = os.environ | {"PYTHONPATH": str(PACKAGE), "TORCH_TPU_CACHE_DIR": str(tmp_path / "programs")}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", ONE, tmp_path, str(k)], stdout=subprocess.PIPE, text=True, env=env)
+        for k in range(2)
+    ]
+    until = time.monotonic() + 120
+    while not all((tmp_path / f"ready{k}").exists() for k in range(2)) and time.monotonic() < until:
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+    compiled = [int(p.communicate(timeout=120)[0]) for p in processes]
+    assert all(p.returncode == 0 for p in processes)
+    alone = len(list((tmp_path / "programs").glob("??/*")))  # of what both made, before and after the start
+    assert 0 < sum(compiled) <= alone

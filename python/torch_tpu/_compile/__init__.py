@@ -14,7 +14,7 @@ from typing import Any
 from torch import fx
 
 from torch_tpu import _decompose
-from torch_tpu._compile import saved
+from torch_tpu._compile import saved, watch
 from torch_tpu._compile.partition import keep_apart, partition
 from torch_tpu._compile.program import Compiled, refused
 
@@ -64,10 +64,15 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: An
         decompositions=_decompose.functional_table(),
         keep_inference_input_mutations=True,
     )
+    watch.follow()
+    watch.made["graphs"] += 1
+    watch.dump_graph("given", module)
     saved.mark(module, options)
     with saved.in_use():
         call = compiler(module, list(example_inputs))
-    plain += saved.loaded_plain()
+    loaded = saved.loaded()
+    watch.made["loaded"] += bool(loaded)
+    plain += [g for g in loaded if g.plain]
     inner = innermost_fn(call)
     inner._torch_tpu_direct = plain[0] if len(plain) == 1 else inner  # type: ignore[attr-defined]  # what entry.py calls
     return call

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torch_tpu._compile import watch
 from torch_tpu._compile.saved import Saved
 from torch_tpu._compile.sizes import Sizes
 from torch_tpu._compile.stages import on_tpu, stages, writes
@@ -67,7 +68,7 @@ class Program:
             builder.values[n] = resolve(n.meta["val"], values)
         for node in self.nodes:
             if not writes(node):
-                builder.call(node)
+                watch.add(builder, node)
         results = [builder.written(n.args[1], n.args[0]) for n in self.written]  # type: ignore[arg-type]
         results += [builder.values[n] for n in self.fresh]
         strides = [self._strides(n, values) for n in self.fresh]
@@ -148,6 +149,7 @@ class Compiled(Saved):
         self._made_of = name, module
         self._time_taken_ns = 0
         self._boxed_call = True  # an attribute of the instance, for wrappers copy those
+        watch.dump_graph(name, module)
         nodes = list(module.graph.nodes)
         slot = {n: i for i, n in enumerate(nodes)}
         placeholders = [n for n in nodes if n.op == "placeholder"]

@@ -194,9 +194,9 @@ def in_use() -> Iterator[None]:
 _loaded: list[Saved] = []
 
 
-def loaded_plain() -> list[Any]:
-    """The plain graphs that the cache gave since this was asked last."""
-    found = [g for g in _loaded if g.plain]
+def loaded() -> list[Any]:
+    """The graphs that the cache gave since this was asked last."""
+    found = list(_loaded)
     _loaded.clear()
     return found
 

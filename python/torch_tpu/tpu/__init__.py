@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torch_tpu import _core
 from torch_tpu._mode import EagerMode, ModuleWithMode, follow_environment, set_eager_mode, set_value_checks
 from torch_tpu.tpu import _options, _precision, memory, random
 from torch_tpu.tpu._common import _C
@@ -159,20 +160,37 @@ def get_device_name(device: Any = None) -> str:
 
 
 def compile_stats(device: Any = None) -> dict[str, Any]:
-    """Programs made so far in this process.
+    """What was compiled so far in this process.
 
     Returns:
-        ``programs`` executables compiled or loaded, ``compiled`` of them by the compiler, ``loaded`` from the disk cache,
-        ``seconds`` spent compiling (summed over threads), ``calls`` ops run.
+        ``programs``: executables made; ``compiled`` of them by the compiler, ``loaded`` from the disk cache or, ``shared`` of
+        those, from the shared directory behind it. ``seconds``: spent compiling, summed over threads. ``calls``: ops and programs
+        run; all but ``programs`` of them found a program in memory. Of ``torch.compile``: ``graphs`` it gave to the backend,
+        ``traces`` of them that PyTorch's cache had, ``recompiles`` (function, line, the guard that did not hold), ``op_by_op``:
+        parts of graphs that are not run as programs, and why; ``dynamic``: how graphs of open sizes are run.
     """
     s = _C.stats(_index(device))
-    return {
+    shared = _core.core().ttc_tier_hits()
+    stats: dict[str, Any] = {
         "programs": s["programs_compiled"] + s["programs_loaded"],
         "compiled": s["programs_compiled"],
         "loaded": s["programs_loaded"],
+        "shared": shared,
         "seconds": s["compile_ns"] / 1e9,
         "calls": s["calls"],
+        "graphs": 0,
+        "traces": 0,
+        "recompiles": [],
+        "op_by_op": {},
+        "dynamic": {},
     }
+    compiling = sys.modules.get("torch_tpu._compile")
+    if compiling is not None:
+        watch = compiling.watch
+        stats |= {"graphs": watch.made["graphs"], "traces": watch.made["loaded"], "recompiles": watch.recompiles()}
+        stats["op_by_op"] = {name: str(why) for name, why in compiling.refused.items()}
+        stats["dynamic"] = dict(getattr(compiling, "dynamic", {}))
+    return stats
 
 
 def fallbacks() -> dict[str, int]:

@@ -1,11 +1,23 @@
-"""``torch.tpu.compiler``: how programs are compiled."""
+"""``torch.tpu.compiler``: how programs are compiled, what is kept of them, and what can be seen of it."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import pathlib
+import re
+import uuid
+import zipfile
 from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
 
+import torch
+
+from torch_tpu import _core
 from torch_tpu.tpu import _options
+from torch_tpu.tpu._common import _C
 
 
 @contextlib.contextmanager
@@ -31,3 +43,137 @@ def custom_compiler_options(options: Mapping[str, str | bool | int | float]) -> 
         yield
     finally:
         _options.pop()
+
+
+# ------------------------------------------------------------------------------------------------------------- dumps
+
+
+class dump:
+    """Write what is compiled from now on into a folder. As a context manager: inside the block.
+
+    Each graph of ``torch.compile`` gives its FX graphs, as Dynamo made it and as AOTAutograd leaves it; each program, of a compiled
+    graph or of an op called one by one, gives a folder with its StableHLO, whose locations are lines of Python, what XLA writes of
+    its work (the optimized HLO, buffers), and ``sizes.json``. Programs are compiled for it even if the cache has them; those that
+    this process has made before are not made again. The variable ``TORCH_TPU_DUMP`` names a folder for the whole process.
+
+    Example:
+        >>> with torch.tpu.compiler.dump("dumped"):
+        ...     compiled(x)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        from torch_tpu._compile import watch
+
+        watch.dump_to(folder)
+
+    def __enter__(self) -> dump:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        from torch_tpu._compile import watch
+
+        watch.dump_to(None)
+
+
+# ------------------------------------------------------------------------------------------------- a cache in one file
+
+_FORMAT = 1
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+def _made_by() -> dict[str, Any]:
+    """What a saved cache must have been made by to be of use."""
+    import torch_tpu
+
+    info = _C.device_info(_C.current_device())  # opens the device, and with it the cache
+    return {
+        "format": _FORMAT,
+        "torch": torch.__version__,
+        "torch_tpu": torch_tpu.__version__,
+        "plugin": info["platform_version"],
+        "device": info["device_kind"],
+    }
+
+
+def _cache_dir() -> pathlib.Path:
+    folder = _core.cache_dir()
+    if folder is None:
+        raise RuntimeError(
+            "there is no compile cache: TORCH_TPU_CACHE=0 switches it off, or its directory (TORCH_TPU_CACHE_DIR) cannot be used"
+        )
+    return folder
+
+
+def save_cache(path: str | os.PathLike[str]) -> int:
+    """Write all that this process compiled, or found compiled, into one file: programs, and the traces of ``torch.compile``.
+
+    Returns:
+        The number of programs in it.
+
+    Raises:
+        RuntimeError: if there is no compile cache.
+    """
+    made_by, folder = _made_by(), _cache_dir()
+    torch.tpu.synchronize()  # type: ignore[attr-defined]
+    traces = torch.compiler.save_cache_artifacts()
+    part = pathlib.Path(f"{os.fspath(path)}.{uuid.uuid4().hex}.tmp")
+    count = 0
+    try:
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.writestr("made_by.json", json.dumps(made_by))
+            if traces is not None:
+                archive.writestr("traces", traces[0])
+            for name in sorted(_core.used()):
+                file = folder / name[:2] / name
+                if file.exists():  # else evicted, or the plugin cannot write executables
+                    archive.write(file, f"programs/{name}")
+                    count += 1
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def load_cache(path: str | os.PathLike[str]) -> int:
+    """Take over what :func:`save_cache` wrote: what is in it is not traced or compiled again, here or in later processes.
+
+    A program is machine code: load what you trust only.
+
+    Returns:
+        The number of programs in it.
+
+    Raises:
+        RuntimeError: if it was made by other versions or for another device, if it is no such file, or there is no compile cache.
+    """
+    made_by, folder = _made_by(), _cache_dir()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            theirs = json.loads(archive.read("made_by.json"))
+            for key, mine in made_by.items():
+                if theirs.get(key) != mine:
+                    raise RuntimeError(
+                        f"{os.fspath(path)} is of no use here: it was saved with {key} {theirs.get(key)}, and this is {key} "
+                        f"{mine}. Compile here, and save it anew."
+                    )
+            names = [n for n in archive.namelist() if n.startswith("programs/")]
+            for entry in names:
+                name = entry.removeprefix("programs/")
+                if not _NAME.fullmatch(name):
+                    raise RuntimeError(f"{os.fspath(path)} is no saved compile cache: it holds {entry!r}")
+                _put(folder / name[:2], name, archive.read(entry))
+            if "traces" in archive.namelist():
+                torch.compiler.load_cache_artifacts(archive.read("traces"))
+    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as e:
+        raise RuntimeError(f"{os.fspath(path)} is no saved compile cache: {e}") from e
+    return len(names)
+
+
+def _put(folder: pathlib.Path, name: str, data: bytes) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    part = folder / f"{name}.{uuid.uuid4().hex}.tmp"
+    try:
+        part.touch(mode=0o600)
+        part.write_bytes(data)
+        part.replace(folder / name)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,122 @@
+"""Seeing what is compiled: what ``torch.tpu.compile_stats`` tells of graphs, dumps, and the lines of Python that ops come from."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pathlib
+import re
+from typing import Any
+
+from torch import fx
+
+from torch_tpu._core import core
+from torch_tpu._decompose import GraphBuilder, Untraceable
+
+made = {"graphs": 0, "loaded": 0}
+"""Graphs that the backend was given, and those of them that PyTorch's cache had."""
+
+# ------------------------------------------------------------------------------------------------------------- lines
+
+_FRAME = re.compile(r'File "(.+)", line (\d+)')
+
+
+def line_of(node: fx.Node) -> tuple[str, int] | None:
+    """File and line of the Python code that asked for ``node``, as far as tracing knows."""
+    stack = node.meta.get("stack_trace")
+    found = _FRAME.match(stack, max(stack.rfind('File "'), 0)) if stack else None
+    return (found[1], int(found[2])) if found else None
+
+
+def told(node: fx.Node) -> str:
+    """The op and its line, for messages."""
+    where = line_of(node)
+    return f"{node.target} at {where[0]}:{where[1]}" if where else str(node.target)
+
+
+def add(builder: GraphBuilder, node: fx.Node) -> None:
+    """Append ``node`` to the graph, with the line it comes from.
+
+    Raises:
+        Untraceable, NotImplementedError: if it has no place in a graph.
+        RuntimeError: for any other fault, which is ours.
+    """
+    where = line_of(node)
+    core().ttc_graph_source(*((where[0].encode(errors="replace"), where[1]) if where else (None, 0)))
+    try:
+        builder.call(node)
+    except (Untraceable, NotImplementedError) as e:
+        raise type(e)(f"{e} ({told(node)})") from e
+    except Exception as e:
+        raise RuntimeError(
+            f"{told(node)} could not be made part of a program: {type(e).__name__}: {e}\n"
+            "This is a fault of torch_tpu: please report it, with the folder that TORCH_TPU_DUMP=<folder> fills. "
+            "Until it is mended, torch.compiler.disable runs the function that it is in op by op."
+        ) from e
+    finally:
+        core().ttc_graph_source(None, 0)
+
+
+# ------------------------------------------------------------------------------------------------------------- dumps
+
+_dumps: list[pathlib.Path] = []
+if os.environ.get("TORCH_TPU_DUMP"):
+    _dumps.append(pathlib.Path(os.environ["TORCH_TPU_DUMP"]).absolute())
+
+
+def dump_to(folder: str | os.PathLike[str] | None) -> None:
+    """Dump what is compiled from now on into ``folder``; None ends the last such call."""
+    if folder is None:
+        _dumps.pop()
+    else:
+        path = pathlib.Path(folder).absolute()
+        path.mkdir(parents=True, exist_ok=True)
+        _dumps.append(path)
+    core().ttc_dump_to(os.fsencode(_dumps[-1]) if _dumps else None)
+
+
+def dump_graph(name: str, module: fx.GraphModule) -> None:
+    """Write the graph under this name, if anything is dumped."""
+    if _dumps:
+        text = module.print_readable(print_output=False, include_stride=True, include_device=True)
+        (_dumps[-1] / f"graph_{made['graphs']:04d}_{name}.py.txt").write_text(text)
+
+
+# ------------------------------------------------------------------------------------------------------------- Dynamo
+
+_paused = False
+
+
+def _pause(args: Any) -> None:
+    global _paused
+    if gc.isenabled():
+        gc.disable()
+        _paused = True
+
+
+def _go_on(args: Any) -> None:
+    global _paused
+    if _paused:
+        gc.enable()
+        _paused = False
+
+
+def follow() -> None:
+    """Have Python's cycle collector rest while Dynamo compiles: it finds nothing, and takes a tenth of the time. Called for every
+    function that is compiled, for ``torch._dynamo.reset`` forgets."""
+    from torch._dynamo.callback import callback_handler
+
+    if _pause not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(_pause)
+        callback_handler.register_end_callback(_go_on)
+
+
+def recompiles() -> list[dict[str, str]]:
+    """The functions that Dynamo compiled again, oldest first: which, where it begins, and the guard that did not hold."""
+    from torch._dynamo.utils import get_compilation_metrics
+
+    return [
+        {"function": m.co_name or "", "line": f"{m.co_filename}:{m.co_firstlineno}", "reason": m.recompile_reason}
+        for m in get_compilation_metrics()
+        if m.recompile_reason
+    ]
