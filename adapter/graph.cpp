@@ -356,11 +356,11 @@ PyObject* py_graph_node(PyObject*, PyObject* args) {
       (g = building(capsule)) == nullptr) {
     return nullptr;
   }
-  std::string full = name;
-  auto dot = full.find('.');
-  auto handle = c10::Dispatcher::singleton().findSchema(
-      {"aten::" + full.substr(0, dot), dot == std::string::npos ? std::string() : full.substr(dot + 1)});
-  uint32_t op = ttc_op_find(name);
+  std::string full = name;  // "add.Tensor" is ATen's; others are named with their namespace
+  auto space = full.find("::"), dot = full.find('.');
+  auto handle = c10::Dispatcher::singleton().findSchema({(space == std::string::npos ? "aten::" : "") + full.substr(0, dot),
+                                                         dot == std::string::npos ? std::string() : full.substr(dot + 1)});
+  uint32_t op = ttc_op_find(space == std::string::npos ? name : name + space + 2);
   ttc_op_info info;
   if (op == UINT32_MAX || !ttc_op_get(op, &info) || !handle) {
     return PyErr_Format(PyExc_NotImplementedError, "there is no row %s", name);

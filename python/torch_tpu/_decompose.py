@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
 
 _C: Any = sys.modules["torch_tpu._C"]
 
@@ -47,6 +48,22 @@ DTYPE_NUMBERS = {d: i for i, d in enumerate(DTYPES) if d is not None}
 _SAME = ("alias", "detach", "lift", "lift_fresh", "lift_fresh_copy")
 # Undefined contents: zeros, which XLA folds away.
 _UNDEFINED = ("empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted")
+
+
+def _flex(name: str) -> Callable[[Any, Sequence[Any], Any], Any]:
+    def lower(*args: Any) -> Any:
+        from torch_tpu import _flex
+
+        return getattr(_flex, name)(*args)
+
+    return lower
+
+
+# Higher order ops that a graph can hold: what makes their values, called with the builder, the node's arguments and its val.
+higher_order: dict[Any, Callable[[Any, Sequence[Any], Any], Any]] = {
+    flex_attention: _flex("lower_forward"),
+    flex_attention_backward: _flex("lower_backward"),
+}
 
 NONE, NEVER = -1, -2
 
@@ -109,7 +126,7 @@ class GraphBuilder:
 
     def input(self, node: torch.fx.Node, arg: int, k: int, val: torch.Tensor) -> None:
         """``node`` is entry ``k`` of argument ``arg`` of the call."""
-        self.values[node] = _C.graph_input(self.graph, arg, k, self._spec(val))
+        self.values[node] = _C.graph_input(self.graph, arg, k, self.spec(val))
 
     def number(self, node: torch.fx.Node, arg: int, kind: int) -> None:
         """``node`` is a number given at run time as argument ``arg``; kind: 0 bool, 1 int, 2 float, 3 complex."""
@@ -121,9 +138,9 @@ class GraphBuilder:
         Raises:
             Untraceable: for one with dimensions.
         """
-        if not isinstance(value, torch.Tensor) or value.dim() != 0 or value.device.type != "cpu":
-            raise Untraceable("a constant has dimensions")
-        out = self._node("full", [[], value.item()] + [None] * 4, [self._spec(value)])
+        if not isinstance(value, torch.Tensor) or value.dim() != 0:
+            raise Untraceable(f"a constant is {value}")
+        out = self._node("full", [[], value.item()] + [None] * 4, [self.spec(value)])
         self.values[node] = out[0]
 
     def call(self, node: torch.fx.Node) -> None:
@@ -134,9 +151,15 @@ class GraphBuilder:
         """
         if node.target is operator.getitem:
             source, k = node.args
-            self.values[node] = self.values[source][k]  # type: ignore[index]
+            value = self.values[source][k]  # type: ignore[index]
+            if value is None and isinstance(node.meta.get("val"), torch.Tensor):  # a gradient that is none
+                value = self._node("full", [[], 0] + [None] * 4, [self.spec(node.meta["val"])])[0]
+            self.values[node] = value
             return
-        op = node.target
+        op: Any = node.target
+        if op in higher_order:
+            self.values[node] = higher_order[op](self, node.args, node.meta["val"])
+            return
         if not isinstance(op, torch._ops.OpOverload):
             raise Untraceable(f"{op} is no op")
         if op.namespace != "aten" or op._schema.is_mutable:
@@ -155,12 +178,12 @@ class GraphBuilder:
         if name in _SAME:
             self.values[node] = args[0]
         elif name in _UNDEFINED:
-            self.values[node] = self._node("full", [[], 0] + [None] * 4, [self._spec(val)])[0]
+            self.values[node] = self._node("full", [[], 0] + [None] * 4, [self.spec(val)])[0]
         elif isinstance(val, list | tuple):
-            made = self._node(name, args, [None if isinstance(v, int) else self._spec(v) for v in val])
+            made = self._node(name, args, [None if isinstance(v, int) else self.spec(v) for v in val])
             self.values[node] = [v if isinstance(v, int) else value for v, value in zip(val, made, strict=True)]
         else:
-            self.values[node] = self._node(name, args, [self._spec(val)])[0]
+            self.values[node] = self._node(name, args, [self.spec(val)])[0]
 
     def finish(self, results: Sequence[Any]) -> int:
         """The op id that runs the graph.
@@ -174,18 +197,27 @@ class GraphBuilder:
         """A list of tensors holds values only: a number among them, a 0-d CPU tensor, becomes one."""
         for e in entries:
             if isinstance(e, torch.fx.Node) and isinstance(self.values[e], tuple) and isinstance(e.meta.get("val"), torch.Tensor):
-                self.values[e] = self._node("full", [[], self.values[e]] + [None] * 4, [self._spec(e.meta["val"])])[0]
+                self.values[e] = self._node("full", [[], self.values[e]] + [None] * 4, [self.spec(e.meta["val"])])[0]
         return entries
 
     def written(self, source: torch.fx.Node, target: torch.fx.Node) -> Any:
         """``source`` as the new contents of ``target``: in its type and shape."""
-        return self._node("copy", [self.values[target], self.values[source], False], [self._spec(target.meta["val"])])[0]
+        return self._node("copy", [self.values[target], self.values[source], False], [self.spec(target.meta["val"])])[0]
 
     def finish_values(self, results: Sequence[Any], strides: Sequence[Any]) -> int:
         """The op id that runs the graph and gives these values, with these strides (None: contiguous)."""
         return _C.graph_finish(self.graph, list(results), list(strides))
 
-    def _spec(self, t: Any) -> tuple[int, tuple[int, ...]] | None:
+    def size(self, n: Any) -> int:
+        """A size as a number.
+
+        Raises:
+            Untraceable: if it depends on data.
+        """
+        return int(n) if self.resolve is None else self.resolve(n)
+
+    def spec(self, t: Any) -> tuple[int, tuple[int, ...]] | None:
+        """(dtype's number, sizes) of a result; None for one that is absent."""
         return spec(t, self.resolve)
 
     def _node(self, name: str, args: list[Any], specs: list[Any]) -> list[int]:
@@ -223,28 +255,42 @@ def _decomposition(op: Any) -> Callable[..., Any] | None:
 
 
 class _Table(dict[Any, Any]):
-    """Decompositions of the ops that have no row. Filled as ops are met."""
+    """Decompositions of the ops that have no row. PyTorch copies it when it traces, so what it holds is there from the start; only
+    composite kernels, which are many, are found as ops are met."""
 
     def __init__(self, rows: set[str]) -> None:
+        from torch_tpu import _composites
+
         super().__init__()
         self.rows = rows | set(_SAME) | set(_UNDEFINED)
+        self.met: set[object] = set()
+        for op in {**torch._decomp.decomposition_table, **_composites.table}:
+            _ = op in self
 
     def __contains__(self, op: object) -> bool:
-        if not super().__contains__(op):
+        if op not in self.met:
+            self.met.add(op)
             known = isinstance(op, torch._ops.OpOverload) and op.namespace == "aten" and row_name(op) in self.rows
-            self[op] = None if known else _decomposition(op)
-        return self[op] is not None
+            found = None if known else _decomposition(op)
+            if found is not None:
+                self[op] = found
+        return super().__contains__(op)
 
 
 _table: _Table | None = None
 _graphs: dict[str, tuple[int, int]] = {}
 
 
+def new_table() -> _Table:
+    """One of one's own, to add to."""
+    return _Table({row["name"] for row in _C.ops()})
+
+
 def table() -> _Table:
     """The decomposition table for tracing one op."""
     global _table
     if _table is None:
-        _table = _Table({row["name"] for row in _C.ops()})
+        _table = new_table()
     return _table
 
 

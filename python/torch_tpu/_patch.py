@@ -1,4 +1,5 @@
-"""Places where PyTorch 2.13 names its own devices and asks no other: DLPack, autocast's default type, other processes.
+"""Places where PyTorch 2.13 names its own devices and asks no other: DLPack, autocast's default type, other
+processes, FlexAttention.
 
 Each wraps a public function, so that whichever way it was imported later goes through; tensors of other devices see no difference.
 """
@@ -113,9 +114,45 @@ def _enter_compiled_functions_quickly() -> None:
     torch.compile = compile
 
 
+def _open_flex_attention() -> None:
+    """Its list of devices is asked before any kernel is. Kernels belong to the two higher order ops, imported when first called."""
+    kind: Any = torch._C.DispatchKey
+    from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
+    from torch.nn.attention import flex_attention as public
+
+    inner = public._validate_device
+
+    @functools.wraps(inner)
+    def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != "tpu":
+            inner(query, key, value)
+
+    def forward(*args: Any) -> Any:
+        from torch_tpu import _flex
+
+        return _flex.forward(*args)
+
+    def backward(*args: Any) -> Any:
+        from torch_tpu import _flex
+
+        return _flex.backward(*args)
+
+    def autocast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
+        dtype = torch.get_autocast_dtype("tpu")
+        cast: Any = [x.to(dtype) if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x for x in (query, key, value)]
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(kind.AutocastPrivateUse1)):
+            return flex_attention(*cast, *rest)
+
+    public._validate_device = validate_device
+    flex_attention.py_impl(kind.PrivateUse1)(forward)
+    flex_attention_backward.py_impl(kind.PrivateUse1)(backward)
+    flex_attention.py_impl(kind.AutocastPrivateUse1)(autocast)
+
+
 def patch() -> None:
     """Called once, when the device is registered."""
     _share_by_dlpack()
     _default_autocast_to_bfloat16()
     _send_by_value()
     _enter_compiled_functions_quickly()
+    _open_flex_attention()

@@ -356,6 +356,8 @@ const ttc_op_row ttc__attention_rows[] = {
     ELEM_ROW("_sdpa_backward", lower_backward, BACKWARD, TOL_LOOSE),
     ELEM_ROW("_scaled_dot_product_flash_attention_for_cpu", lower_forward, FORWARD_FLASH, TOL_DOT),
     ELEM_ROW("_scaled_dot_product_flash_attention_for_cpu_backward", lower_backward, BACKWARD_FLASH, TOL_LOOSE),
+    ELEM_ROW("_flex_forward", ttc__lower_flex, 0, TOL_DOT),
+    ELEM_ROW("_flex_backward", ttc__lower_flex_backward, 0, TOL_LOOSE),
     MULTI_HEAD,
 };
 TTC_FAMILY(attention)

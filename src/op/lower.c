@@ -17,6 +17,7 @@ typedef struct program {
   ttc_val *param_values;
   uint32_t nparam, cap;
   ttc_val fault; /* TTC_POISON until something is checked */
+  bool quiet;
   uint32_t nverify;
   ttc__verify verify[TTC__MAX_VERIFY];
 } program;
@@ -415,7 +416,12 @@ bool ttc__check_needed(ttc_lower *c, ttc_val idx, int64_t size, bool wrap) {
   return true;
 }
 bool ttc__unchecked(const ttc_lower *c) {
-  return c->p->in->exported;
+  return c->p->quiet || c->p->in->exported;
+}
+bool ttc__quiet(ttc_lower *c, bool on) {
+  bool before = c->p->quiet;
+  c->p->quiet = on;
+  return before;
 }
 uint32_t ttc__lower_op(const ttc_lower *c) {
   return c->call->op;

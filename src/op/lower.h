@@ -112,5 +112,7 @@ void ttc__set_fault_state(ttc_lower *c, ttc_val v);
 bool ttc__check_needed(ttc_lower *c, ttc_val idx, int64_t size, bool wrap);
 bool ttc__unchecked(const ttc_lower *c);    /* is nothing to be checked? */
 uint32_t ttc__lower_op(const ttc_lower *c); /* the row's place in the table */
+/* While quiet, nothing is checked: in bodies of loops, which what is found cannot leave. Returns what was set before. */
+bool ttc__quiet(ttc_lower *c, bool on);
 
 #endif

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import fx
 
 from torch_tpu import _decompose
@@ -21,7 +22,7 @@ def on_tpu(val: Any) -> bool:
 
 def _allon_tpu(val: Any) -> bool:
     """A result, or every one of several, is a dense tensor on the device."""
-    vals = val if isinstance(val, list | tuple) else [val]
+    vals = pytree.tree_leaves(val)
     return (
         bool(vals)
         and all(v is None or (on_tpu(v) and v.layout == torch.strided) for v in vals)
@@ -57,7 +58,7 @@ def _in_program(node: fx.Node, known: dict[fx.Node, bool]) -> bool:
     """Whether the node can be part of a program, as those before it are known to be."""
     if node.target is operator.getitem:
         return known.get(node.args[0], False)  # type: ignore[arg-type]
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
         return False
     val = node.meta.get("val")
     if not _allon_tpu(val):
@@ -66,6 +67,8 @@ def _in_program(node: fx.Node, known: dict[fx.Node, bool]) -> bool:
         v = n.meta.get("val")
         if isinstance(v, torch.Tensor) and not on_tpu(v) and v.dim() != 0:
             return False
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return node.target in _decompose.higher_order
     if writes(node):
         return isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
     if node.target.namespace != "aten" or node.target._schema.is_mutable:
