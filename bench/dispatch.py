@@ -25,6 +25,10 @@ ROWS = {
     "0-d item(), CPU of all threads": ("item", "cpu"),
     "a+b with autograd, wall": ("add_autograd", "wall"),
     "a+b with autograd, CPU of all threads": ("add_autograd", "cpu"),
+    "a+b compiled, wall": ("add_compiled", "wall"),
+    "a+b compiled, CPU of all threads": ("add_compiled", "cpu"),
+    "100 adds compiled, then .cpu(), wall": ("chain_compiled", "wall"),
+    "100 adds compiled, then .cpu(), CPU of all threads": ("chain_compiled", "cpu"),
     "100 adds then .cpu(), wall": ("chain", "wall"),
     "100 adds then .cpu(), CPU of all threads": ("chain", "cpu"),
 }

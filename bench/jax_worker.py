@@ -54,6 +54,23 @@ def gpt(p: Tree, running: Tree, x: jax.Array, y: jax.Array) -> tuple[jax.Array, 
     return cross_entropy(normalize(p, "norm", h, (-1,))[0] @ p["head.weight"].T, y), running
 
 
+def bert(p: Tree, running: Tree, x: jax.Array, y: jax.Array) -> tuple[jax.Array, Tree]:
+    size = models.BERT
+    b, t = x.shape
+
+    def norm(name: str, h: jax.Array) -> jax.Array:
+        return normalize(p, name, h, (-1,))[0]
+
+    h = norm("norm", p["token.weight"][x] + p["position.weight"])
+    for i in range(size.layers):
+        q, k, v = linear(p, f"{i}.qkv", h).reshape(b, t, 3, size.heads, -1).transpose(2, 0, 3, 1, 4)
+        scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) * (size.width // size.heads) ** -0.5
+        a = (jax.nn.softmax(scores, axis=-1) @ v).transpose(0, 2, 1, 3).reshape(b, t, size.width)
+        h = norm(f"{i}.norm1", h + linear(p, f"{i}.proj", a))
+        h = norm(f"{i}.norm2", h + linear(p, f"{i}.down", jax.nn.gelu(linear(p, f"{i}.up", h), approximate=False)))
+    return cross_entropy(linear(p, "head", h.mean(1)), y), running
+
+
 def resnet(p: Tree, running: Tree, x: jax.Array, y: jax.Array) -> tuple[jax.Array, Tree]:
     updated: Tree = {}
 
@@ -76,7 +93,7 @@ def resnet(p: Tree, running: Tree, x: jax.Array, y: jax.Array) -> tuple[jax.Arra
     return cross_entropy(linear(p, "head", x.mean((1, 2))), y), updated
 
 
-LOSSES: dict[str, Callable[..., Any]] = {"mlp": mlp, "gpt-math": gpt, "resnet": resnet}
+LOSSES: dict[str, Callable[..., Any]] = {"mlp": mlp, "gpt-math": gpt, "bert": bert, "resnet": resnet}
 
 
 class JaxTrainer(serve.Trainer):

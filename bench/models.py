@@ -26,7 +26,19 @@ class GptSize:
     vocabulary: int = 256
 
 
+@dataclasses.dataclass(frozen=True)
+class BertSize:  # MiniLM-L6
+    layers: int = 6
+    width: int = 384
+    heads: int = 12
+    length: int = 64
+    batch: int = 16
+    vocabulary: int = 30522
+    classes: int = 2
+
+
 GPT = GptSize()
+BERT = BertSize()
 MLP_WIDTHS = (784, 1024, 1024, 1024, 10)
 MLP_BATCH = 64
 RESNET_BATCH, RESNET_SIDE, RESNET_CLASSES = 8, 64, 10
@@ -93,6 +105,21 @@ def gpt_weights() -> Weights:
     return weights
 
 
+def bert_weights() -> Weights:
+    rng, weights, d = np.random.default_rng(14), Weights(), BERT.width
+    weights["token.weight"], weights["position.weight"] = _normal(rng, 0.02, BERT.vocabulary, d), _normal(rng, 0.02, BERT.length, d)
+    _norm(weights, "norm", d)
+    for i in range(BERT.layers):
+        _linear(weights, rng, f"{i}.qkv", 3 * d, d, 0.02)
+        _linear(weights, rng, f"{i}.proj", d, d, 0.02)
+        _norm(weights, f"{i}.norm1", d)
+        _linear(weights, rng, f"{i}.up", 4 * d, d, 0.02)
+        _linear(weights, rng, f"{i}.down", d, 4 * d, 0.02)
+        _norm(weights, f"{i}.norm2", d)
+    _linear(weights, rng, "head", BERT.classes, d, 0.02)
+    return weights
+
+
 def resnet_weights() -> Weights:
     rng, weights = np.random.default_rng(13), Weights()
 
@@ -121,6 +148,11 @@ def gpt_batch(step: int) -> Batch:
     return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
 
 
+def bert_batch(step: int) -> Batch:
+    rng = np.random.default_rng([24, step])
+    return rng.integers(0, BERT.vocabulary, (BERT.batch, BERT.length)), rng.integers(0, BERT.classes, BERT.batch)
+
+
 def resnet_batch(step: int) -> Batch:
     rng = np.random.default_rng([23, step])
     return _normal(rng, 1.0, RESNET_BATCH, 3, RESNET_SIDE, RESNET_SIDE), rng.integers(0, RESNET_CLASSES, RESNET_BATCH)
@@ -139,6 +171,7 @@ _gpt = f"GPT {GPT.layers} layers, width {GPT.width}, {GPT.batch}x{GPT.length} to
 MODELS = {
     "mlp": Model("MLP 784-3x1024-10, batch 64, AdamW", mlp_weights, mlp_batch, 30),
     "resnet": Model("ResNet-18, 8x3x64x64, SGD momentum", resnet_weights, resnet_batch, 4, adamw=False),
+    "bert": Model("MiniLM (BERT, 6 layers, width 384), 16x64 tokens, AdamW", bert_weights, bert_batch, 4),
     "gpt-math": Model(f"{_gpt}, softmax attention", gpt_weights, gpt_batch, 2),
     "gpt-sdpa": Model(f"{_gpt}, SDPA", gpt_weights, gpt_batch, 2),
 }

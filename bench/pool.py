@@ -128,9 +128,11 @@ class Pool:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--run", default="cpu,tpu,torchtpu,jax", help="families that take part; a peer whose Python is not given does not"
+        "--run",
+        default="cpu,tpu,torchtpu,jax",
+        help="families that take part (inductor: native, compiled); a peer without a Python does not",
     )
-    parser.add_argument("--modes", default="strict", help="of tpu and torchtpu: strict, fuse, compile")
+    parser.add_argument("--modes", default="strict", help="of tpu and torchtpu: strict, fuse, compile, whole (optimizer too)")
     parser.add_argument("--torchtpu-python", help="python of an environment with torch_tpu 0.2.0")
     parser.add_argument("--torchtpu-forward", help="libforward.so, built from bench/peer/forward.c")
     parser.add_argument("--torchtpu-plugin", help="the CPU plugin TorchTPU runs on (default: lammps-jax-pjrt-cpu's)")
@@ -162,7 +164,7 @@ def contestants(args: argparse.Namespace, worker: str = "worker") -> list[Contes
     """Who takes part, in the order of the tables' columns. `worker` is the ending of the module that each runs."""
     found: list[Contestant] = []
     families, modes = args.run.split(","), args.modes.split(",")
-    if unknown := set(families) - {"cpu", "tpu", "torchtpu", "jax"}:
+    if unknown := set(families) - {"cpu", "inductor", "tpu", "torchtpu", "jax"}:
         sys.exit(f"--run: unknown {', '.join(sorted(unknown))}")
     torch_module, jax_module = f"bench.torch_{worker}", f"bench.jax_{worker}"
     for mode in modes if "tpu" in families else ():
@@ -170,6 +172,9 @@ def contestants(args: argparse.Namespace, worker: str = "worker") -> list[Contes
         found.append(Contestant("tpu" if mode == "strict" else f"tpu:{mode}", command, {}))
     if "cpu" in families:
         found.append(Contestant("cpu", (sys.executable, "-m", torch_module), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}))
+    if "inductor" in families:
+        command = (sys.executable, "-m", torch_module, "--mode", "whole" if "whole" in modes else "compile")
+        found.append(Contestant("inductor", command, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}))
     for mode in modes if "torchtpu" in families and args.torchtpu_python else ():
         command = (str(args.torchtpu_python), "-m", torch_module, "--device", "tpu", "--setup", "torchtpu", "--mode", mode)
         found.append(Contestant("torchtpu" if mode == "strict" else f"torchtpu:{mode}", command, torchtpu_env(args)))

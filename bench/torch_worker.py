@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -83,22 +84,49 @@ def resnet(p: Parameters, x: torch.Tensor, y: torch.Tensor, running: dict[str, t
     return F.cross_entropy(linear(p, "head", x.mean(dim=(2, 3))), y)
 
 
+def bert(p: Parameters, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """MiniLM's encoder: norms after the residuals, mean of the tokens, a linear head."""
+    size = models.BERT
+    b, t = x.shape
+
+    def norm(name: str, h: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(h, (size.width,), p[f"{name}.weight"], p[f"{name}.bias"])
+
+    h = norm("norm", F.embedding(x, p["token.weight"]) + p["position.weight"])
+    for i in range(size.layers):
+        heads = linear(p, f"{i}.qkv", h).view(b, t, 3, size.heads, size.width // size.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = heads.unbind(0)
+        scores = torch.matmul(q, k.transpose(2, 3)) * q.shape[-1] ** -0.5
+        a = torch.matmul(torch.softmax(scores, dim=-1), v).transpose(1, 2).reshape(b, t, size.width)
+        h = norm(f"{i}.norm1", h + linear(p, f"{i}.proj", a))
+        h = norm(f"{i}.norm2", h + linear(p, f"{i}.down", F.gelu(linear(p, f"{i}.up", h))))
+    return F.cross_entropy(linear(p, "head", h.mean(dim=1)), y)
+
+
+def compiler(device: torch.device) -> Callable[..., Any]:
+    return functools.partial(torch.compile, backend="tpu" if device.type != "cpu" else "inductor", dynamic=False)
+
+
 class TorchTrainer(serve.Trainer):
-    def __init__(self, name: str, device: torch.device, compiled: bool, drain: Callable[[], None]) -> None:
+    def __init__(self, name: str, device: torch.device, mode: str, drain: Callable[[], None]) -> None:
         model = models.MODELS[name]
         self.device, self.batch, self.drain = device, model.batch, drain  # type: ignore[method-assign]
         self.parameters = {k: torch.from_numpy(w).to(device).requires_grad_() for k, w in model.weights().items()}
         self.loss = self._loss(name)
-        if compiled:
-            torch._dynamo.reset()
-            self.loss = torch.compile(self.loss, backend="tpu" if device.type != "cpu" else "inductor", dynamic=False)
+        torch._dynamo.reset()
+        if mode == "compile":
+            self.loss = compiler(device)(self.loss)
         kind: Any = torch.optim.AdamW if model.adamw else torch.optim.SGD
         self.optimizer = kind(self.parameters.values(), **(models.ADAMW if model.adamw else models.SGD))
+        if mode == "whole":
+            self.train = compiler(device)(self.train)  # type: ignore[method-assign]
 
     def _loss(self, name: str) -> Callable[..., torch.Tensor]:
         p = self.parameters
         if name == "mlp":
             return lambda x, y: mlp(p, x, y)
+        if name == "bert":
+            return lambda x, y: bert(p, x, y)
         if name == "resnet":
             widths = {k.removesuffix(".norm.weight"): len(w) for k, w in p.items() if k.endswith(".norm.weight")}
             running = {k: (torch.zeros(n, device=self.device), torch.ones(n, device=self.device)) for k, n in widths.items()}
@@ -111,8 +139,11 @@ class TorchTrainer(serve.Trainer):
         return tuple(torch.from_numpy(a).to(self.device) for a in self.batch(step))
 
     def step(self, batch: Any) -> torch.Tensor:
+        return self.train(*batch)
+
+    def train(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(*batch)
+        loss = self.loss(x, y)
         loss.backward()
         self.optimizer.step()
         return loss.detach()
@@ -121,7 +152,7 @@ class TorchTrainer(serve.Trainer):
 class TorchServer(serve.Server):
     def __init__(self, device: torch.device, mode: str) -> None:
         super().__init__()
-        self.device, self.compiled = device, mode == "compile"
+        self.device, self.mode = device, mode
 
     def drain(self) -> None:
         if self.device.type != "cpu":
@@ -131,12 +162,17 @@ class TorchServer(serve.Server):
         a, b = torch.arange(16.0).to(self.device), torch.ones(16).to(self.device)
         scalar, leaf = torch.ones(()).to(self.device), torch.ones(16).to(self.device).requires_grad_()
 
-        def chain() -> torch.Tensor:
-            x = a
+        def chain_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             for _ in range(100):
-                x = x + b
-            return x.cpu()
+                x = x + y
+            return x
 
+        def chain() -> torch.Tensor:
+            return chain_of(a, b).cpu()
+
+        if self.mode in ("compile", "whole"):
+            add, adds = compiler(self.device)(lambda x, y: x + y), compiler(self.device)(chain_of)
+            return {"add_compiled": (lambda: add(a, b), 20_000), "chain_compiled": (lambda: adds(a, b).cpu(), 2_000)}
         return {
             "add": (lambda: a + b, 20_000),
             "add_item": (lambda: (a + b)[0].item(), 2_000),
@@ -152,14 +188,14 @@ class TorchServer(serve.Server):
         return dict(counted())
 
     def trainer(self, model: str) -> serve.Trainer:
-        return TorchTrainer(model, self.device, self.compiled, self.drain)
+        return TorchTrainer(model, self.device, self.mode, self.drain)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--setup", choices=("none", "torchtpu"), default="none")
-    parser.add_argument("--mode", choices=("strict", "fuse", "compile"), default="strict")
+    parser.add_argument("--mode", choices=("strict", "fuse", "compile", "whole"), default="strict")
     args = parser.parse_args()
     torch.set_num_threads(1)
     register(args.setup)
