@@ -497,7 +497,8 @@ PyObject* py_graph_export(PyObject*, PyObject* args) {
                    .default_float = 0,
                    .blocking = 0,
                    .ninto = 0,
-                   .into = nullptr};
+                   .into = nullptr,
+                   .prompt = 0};
   ttc_error err;
   char* text = nullptr;
   if (ttc_call_export(&call, static_cast<uint32_t>(outs.size()), outs.data(), writes.data(), for_tpu, &text, &err) != TTC_OK) {

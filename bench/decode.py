@@ -1,0 +1,115 @@
+"""Tokens a second of SmolLM2-135M with a static cache: eager Strict beside torch.compile, in turns in one process, on one core.
+
+    python -m bench.decode [--tokens 16] [--rounds 5]
+
+Both decode greedily from the same prompt and must give the same tokens. Programs made after the second token are counted: there
+should be none, also with ``dynamic=True`` and prompts that grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import StaticCache
+
+from bench import pool
+from examples import generate
+
+CACHE_LENGTH = 128
+Forward = Callable[..., Any]
+
+
+class Decoder:
+    """Greedy decoding by one forward function and a cache of its own."""
+
+    def __init__(self, model: Any, forward: Forward) -> None:
+        self.model, self.forward = model, forward
+        self.device = model.device
+
+    def start(self, prompt: torch.Tensor) -> None:
+        """Read the prompt, (1, tokens) int64."""
+        self.cache = StaticCache(config=self.model.config, max_cache_len=CACHE_LENGTH)
+        self.place = torch.arange(prompt.shape[1], device=self.device)
+        self.tokens: list[int] = []
+        self._run(prompt)
+
+    def _run(self, ids: torch.Tensor) -> None:
+        out = self.forward(input_ids=ids, past_key_values=self.cache, cache_position=self.place, use_cache=True)
+        self.next = out.logits[:, -1:].argmax(-1)
+        self.tokens.append(int(self.next))
+        self.place = self.place[-1:] + 1
+
+    def step(self) -> None:
+        self._run(self.next)
+
+
+def programs() -> int:
+    return int(torch.get_device_module("tpu").compile_stats()["programs"])
+
+
+def compare(model: Any, prompt: torch.Tensor, args: argparse.Namespace) -> dict[str, Any]:
+    with torch.inference_mode():
+        who = {"strict": Decoder(model, model), "compiled": Decoder(model, torch.compile(model, backend="tpu", dynamic=False))}
+        for d in who.values():
+            d.start(prompt)
+            d.step()
+            d.step()
+        before = programs()
+        cpu: dict[str, list[float]] = {name: [] for name in who}
+        for _ in range(args.rounds):
+            for name, d in who.items():
+                begin = time.process_time()
+                for _ in range(args.tokens):
+                    d.step()
+                cpu[name].append((time.process_time() - begin) / args.tokens)
+        late = programs() - before
+    if who["strict"].tokens != who["compiled"].tokens:
+        raise SystemExit(f"the tokens differ: {who['strict'].tokens} v. {who['compiled'].tokens}")
+    return {"cpu": cpu, "late": late}
+
+
+def growing(model: Any, prompt: torch.Tensor, tokens: int) -> int:
+    """Programs made after the second token of the first prompt, decoding from ever longer prompts with ``dynamic=True``."""
+    torch._dynamo.reset()
+    decoder = Decoder(model, torch.compile(model, backend="tpu", dynamic=True))
+    before = None
+    with torch.inference_mode():
+        for extra in range(0, 12, 3):
+            decoder.start(torch.cat([prompt, prompt[:, :extra]], dim=1))
+            for _ in range(tokens):
+                decoder.step()
+                before = programs() if before is None and len(decoder.tokens) > 2 else before
+    return programs() - (before or 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=8, help="in a row, before the other has its turn")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cpu", type=int, default=max(os.sched_getaffinity(0)), help="the one core to run on")
+    parser.add_argument("--no-growing", action="store_true", help="leave out the prompts that grow")
+    args = parser.parse_args()
+    os.sched_setaffinity(0, {args.cpu})
+    torch.set_num_threads(1)
+    model, tokenizer = generate.load("tpu")
+    prompt = tokenizer(generate.QUESTION, return_tensors="pt").input_ids.to("tpu")
+    result = compare(model, prompt, args)
+    rate = {name: 1 / statistics.median(s) for name, s in result["cpu"].items()}
+    print(
+        f"tokens a CPU second: {', '.join(f'{n} {r:.1f}' for n, r in rate.items())}: {rate['compiled'] / rate['strict']:.2f} times"
+    )
+    print(f"programs made after the second token: {result['late']}")
+    if not args.no_growing:
+        result["growing"] = growing(model, prompt, 3)
+        print(f"programs made after the second token, prompts that grow, dynamic=True: {result['growing']}")
+    pool.save("decode", args, result)
+
+
+if __name__ == "__main__":
+    main()
