@@ -369,6 +369,25 @@ def _run(lower: Callable[..., Any], args: list[Any], mods: tuple[Any, Any], vari
     return pytree.tree_map(lambda k: None if k is None else got[k], order)
 
 
+_gradients: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+"""By score_mod: by what it is called with, the graph of its gradient."""
+
+
+def gradient(make: Callable[..., Any], score_mod: Any, index_values: Sequence[torch.Tensor], buffers: Sequence[Any]) -> Any:
+    """``make(score_mod, index_values, buffers)``, which traces, once for each kind of arguments."""
+
+    def kind(x: Any) -> Any:
+        return (x.dtype, x.device, x.shape, x.stride(), x.requires_grad) if isinstance(x, torch.Tensor) else x
+
+    if not all(type(x) in (torch.Tensor, torch.nn.Parameter, int) for x in buffers):
+        return make(score_mod, index_values, buffers)
+    known = _gradients.setdefault(score_mod, {})
+    key = (*(kind(x) for x in index_values), *(kind(x) for x in buffers))
+    if key not in known:
+        known[key] = make(score_mod, index_values, buffers)[1]  # the first is score_mod, which must not keep itself alive
+    return score_mod, known[key]
+
+
 def _like(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """What an op gives of these sizes: laid out as ``x`` is."""
     return _permute_strides(torch.empty(sizes, dtype=x.dtype, device="meta"), x.stride())

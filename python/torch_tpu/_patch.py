@@ -7,6 +7,7 @@ Each wraps a public function, so that whichever way it was imported later goes t
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -115,9 +116,10 @@ def _enter_compiled_functions_quickly() -> None:
 
 
 def _open_flex_attention() -> None:
-    """Its list of devices is asked before any kernel is. Kernels belong to the two higher order ops, imported when first called."""
+    """Its list of devices is asked before any kernel is. Kernels belong to the two higher order ops, imported when first called;
+    the gradient of score_mod, which eager calls trace each time, is kept."""
     kind: Any = torch._C.DispatchKey
-    from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
+    from torch._higher_order_ops.flex_attention import create_fw_bw_graph, flex_attention, flex_attention_backward
     from torch.nn.attention import flex_attention as public
 
     inner = public._validate_device
@@ -137,6 +139,14 @@ def _open_flex_attention() -> None:
 
         return _flex.backward(*args)
 
+    @functools.wraps(create_fw_bw_graph)
+    def gradient(score_mod: Any, index_values: Any, other_buffers: Any) -> Any:
+        if type(index_values[0]) is not torch.Tensor or index_values[0].device.type != "tpu":
+            return create_fw_bw_graph(score_mod, index_values, other_buffers)
+        from torch_tpu import _flex
+
+        return _flex.gradient(create_fw_bw_graph, score_mod, index_values, other_buffers)
+
     def autocast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
         dtype = torch.get_autocast_dtype("tpu")
         cast: Any = [x.to(dtype) if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x for x in (query, key, value)]
@@ -144,6 +154,7 @@ def _open_flex_attention() -> None:
             return flex_attention(*cast, *rest)
 
     public._validate_device = validate_device
+    sys.modules[create_fw_bw_graph.__module__].create_fw_bw_graph = gradient  # type: ignore[attr-defined]
     flex_attention.py_impl(kind.PrivateUse1)(forward)
     flex_attention_backward.py_impl(kind.PrivateUse1)(backward)
     flex_attention.py_impl(kind.AutocastPrivateUse1)(autocast)
