@@ -30,7 +30,8 @@ _aten = torch.ops.aten
 _library = torch.library.Library("tpu", "FRAGMENT")
 _SHARED = (
     "Tensor q, Tensor k, Tensor v, Tensor num, Tensor idx, Tensor? full_num, Tensor? full_idx, Tensor[] score_buffers, "
-    "Tensor[] mask_buffers, float scale, int score, int mask, int q_block, int kv_block, int q_tile, int kv_tile"
+    "Tensor[] mask_buffers, float scale, int score, int mask, int q_block, int kv_block, int q_tile, int kv_tile, "
+    "bool natural"
 )
 _library.define(f"_flex_forward({_SHARED}) -> (Tensor, Tensor, Tensor)")
 _library.define(f"_flex_backward({_SHARED}, Tensor out, Tensor lse, Tensor? grad_out, Tensor? grad_lse, int joint) -> Tensor[]")
@@ -258,8 +259,9 @@ def _function(a: Any) -> Callable[..., Any]:
 class _Shared:
     """What both rows take, from a node's arguments."""
 
-    def __init__(self, builder: GraphBuilder, q: Any, k: Any, v: Any, score_mod: Any, mask: Any, scale: Any, buffers: Any) -> None:
+    def __init__(self, builder: GraphBuilder, q: Any, k: Any, v: Any, score_mod: Any, mask: Any, rest: Sequence[Any]) -> None:
         self.builder = builder
+        scale, options, *buffers = rest
         score, masked = (*buffers, (), ())[:2]
         self.t = tiles(self.plain(q), self.plain(k), self.plain(v), [self.plain(a) for a in mask[:-1]], builder.size)
         self.buffers, self.examples, nodes = self._split(score)
@@ -272,6 +274,7 @@ class _Shared:
             score_graph(_with_numbers(_function(score_mod), self.buffers)[0], self.t, self.examples),
             mask_graph(_with_numbers(_function(mask[-1]), mask_plain)[0], self.t, mask_examples),
             *self.t.numbers,
+            options.get("BACKEND") == "FLASH",  # whose logsumexp the caller takes for a natural one
         ]
 
     def value(self, a: Any) -> Any:
@@ -301,22 +304,22 @@ def lower_forward(builder: GraphBuilder, args: Sequence[Any], val: Sequence[torc
     Raises:
         Untraceable, NotImplementedError: if it is none that the row takes.
     """
-    q, k, v, score_mod, mask, scale, _, *buffers = args
-    call = _Shared(builder, q, k, v, score_mod, mask, scale, buffers)
+    q, k, v, score_mod, mask, *rest = args
+    call = _Shared(builder, q, k, v, score_mod, mask, rest)
     return _C.graph_node(builder.graph, "tpu::_flex_forward", call.arguments, [builder.spec(x) for x in val])
 
 
 def lower_backward(builder: GraphBuilder, args: Sequence[Any], val: Sequence[Any]) -> list[Any]:
     """The values of a ``flex_attention_backward``: as above. Those of buffers are a list, with None where there is no gradient."""
-    q, k, v, out, lse, grad, grad_lse, score_mod, joint, mask, scale, _, *buffers = args
-    call = _Shared(builder, q, k, v, score_mod, mask, scale, buffers)
+    q, k, v, out, lse, grad, grad_lse, score_mod, joint, mask, *rest = args
+    call = _Shared(builder, q, k, v, score_mod, mask, rest)
     graph, has = joint_graph(_function(joint), call.t, call.buffers, call.examples)
     grads = [g for g, x in zip(val[3], call.buffers, strict=True) if isinstance(x, torch.Tensor)]
     specs = [builder.spec(x) for x in val[:3]] + [builder.spec(g) if h else None for g, h in zip(grads, has, strict=True)]
     tail = [call.value(a) for a in (out, lse, grad, grad_lse)]
     got = _C.graph_node(builder.graph, "tpu::_flex_backward", [*call.arguments, *tail, graph], specs)
-    rest = iter([g if h else None for g, h in zip(got[3:], has, strict=True)])
-    return [*got[:3], [next(rest) if isinstance(x, torch.Tensor) else None for x in call.buffers]]
+    given = iter([g if h else None for g, h in zip(got[3:], has, strict=True)])
+    return [*got[:3], [next(given) if isinstance(x, torch.Tensor) else None for x in call.buffers]]
 
 
 # ------------------------------------------------------------------------------------------------------- called one by one
@@ -393,13 +396,18 @@ def _like(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     return _permute_strides(torch.empty(sizes, dtype=x.dtype, device="meta"), x.stride())
 
 
+def _kept(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that make a difference here."""
+    return {k: v for k, v in options.items() if k == "BACKEND"}
+
+
 def forward(q: Any, k: Any, v: Any, score_mod: Any, mask: Any, scale: Any, options: Any, score: Any = (), masked: Any = ()) -> Any:
     def val() -> list[torch.Tensor]:
         rows = torch.empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32, device="meta")
         return [_like(q, (*q.shape[:3], v.shape[3])), rows, rows]
 
     try:
-        args = [q, k, v, score_mod, mask, scale, {}, score, masked]
+        args = [q, k, v, score_mod, mask, scale, _kept(options), score, masked]
         return tuple(_run(lower_forward, args, (score_mod, mask[-1]), None, val))
     except (Untraceable, NotImplementedError) as e:
         _decompose.failures["flex_attention"] = e
@@ -429,7 +437,7 @@ def backward(
     try:
         if joint is None or not q.dtype == k.dtype == v.dtype:
             raise Untraceable("flex_attention_backward has no gradient function, or inputs of several types")
-        args = [q, k, v, out, lse, grad, grad_lse, score_mod, joint, mask, scale, {}, score, masked]
+        args = [q, k, v, out, lse, grad, grad_lse, score_mod, joint, mask, scale, _kept(options), score, masked]
         which = tuple(g is not None for g in _output(joint))
         *firsts, grads = _run(lower_backward, args, (score_mod, mask[-1]), which, val)
         return *firsts, tuple(grads)

@@ -195,9 +195,18 @@ static ttc_val bend(shlo *b, const ttc__tiles *t, const ttc__tile *at, ttc_val s
   return shlo_add(b, s, shlo_convert(b, ttc__tile_of(b, t, at, a->blocks), t->acc));
 }
 
+/* A TPU's matrix unit is busier with larger blocks, as long as their scores, held a few times over, stay at some tens of MiB. */
+static int64_t block_size(const shlo *b, const ttc__tiles *t) {
+  int64_t n = shlo_for_tpu(b) ? 4 * TTC__TILE : TTC__TILE;
+  while (n > TTC__TILE && t->batch * t->heads * n * n > (int64_t)1 << 24) {
+    n /= 2;
+  }
+  return n;
+}
+
 static void cut_into_blocks(shlo *b, attention *a) {
   ttc__tiles *t = &a->t;
-  t->cq = t->ck = shlo_for_tpu(b) ? 4 * TTC__TILE : TTC__TILE;
+  t->cq = t->ck = block_size(b, t);
   t->mbatch = t->mheads = 1;
   t->nrun = 2, t->nfree = 1;
   t->ctx = a, t->range = range, t->seen = seen;

@@ -35,6 +35,7 @@ enum {
   KV_BLOCK,
   Q_TILE,
   KV_TILE,
+  NATURAL,
   OUT, /* from here on: backward */
   LSE,
   GRAD_OUT,
@@ -273,14 +274,19 @@ static ttc_val scaled(shlo *b, ttc_val x, double by) {
   return shlo_mul(b, x, elem_f(b, x, by));
 }
 
+/* What a natural logarithm is divided by to be one of the call's. */
+static double base(const ttc_lower *c) {
+  return op_bool(c, NATURAL) ? 1 : log(2);
+}
+
 void ttc__lower_flex(shlo *b, ttc_lower *c) {
   flex f;
   ttc_val out, lse, max;
   if (load(b, c, &f)) {
     ttc__attend(b, &f.t, &out, &lse, &max);
     ttc__give(b, c, 0, out);
-    ttc__give(b, c, 1, scaled(b, lse, 1 / log(2)));
-    ttc__give(b, c, 2, scaled(b, max, 1 / log(2)));
+    ttc__give(b, c, 1, scaled(b, lse, 1 / base(c)));
+    ttc__give(b, c, 2, scaled(b, max, 1 / base(c)));
   }
 }
 
@@ -289,7 +295,7 @@ static ttc_val row_dot(shlo *b, const flex *f, ttc_val g) {
   int last[1] = {3};
   ttc_dtype d = f->t.acc;
   ttc_val out = op_in_as(f->c, OUT, d), dot = shlo_reduce(b, SHLO_SUM, shlo_mul(b, shlo_convert(b, g, d), out), 1, last);
-  return op_given(f->c, GRAD_LSE) ? shlo_sub(b, dot, scaled(b, op_in_as(f->c, GRAD_LSE, d), 1 / log(2))) : dot;
+  return op_given(f->c, GRAD_LSE) ? shlo_sub(b, dot, scaled(b, op_in_as(f->c, GRAD_LSE, d), 1 / base(f->c))) : dot;
 }
 
 /* [B, ..] -> result k, whose batch may be 1 */
@@ -314,7 +320,7 @@ void ttc__lower_flex_backward(shlo *b, ttc_lower *c) {
     }
   }
   t->unbend = op_int(c, JOINT_GRAPH, -1) >= 0 ? unbend : NULL;
-  ttc__attend_back(b, t, g, scaled(b, op_in_as(c, LSE, t->acc), log(2)), row_dot(b, &f, g), grads, extras);
+  ttc__attend_back(b, t, g, scaled(b, op_in_as(c, LSE, t->acc), base(c)), row_dot(b, &f, g), grads, extras);
   ttc__give(b, c, 0, grads[0]);
   give_keys(b, c, 1, grads[1]);
   give_keys(b, c, 2, grads[2]);

@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 import torch_tpu
+from torch._dynamo.utils import counters
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, create_mask, flex_attention
 from torch_tpu import _compile, _decompose
 
@@ -198,6 +199,7 @@ def test_auxiliary_outputs(mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_options_of_other_kernels_are_ignored(mode):
     same(mode, inputs(), mask=causal, kernel_options={"BLOCK_M": 16, "num_warps": 4, "PRESCALE_QK": True})
+    same(mode, inputs(), kernel_options={"BACKEND": "FLASH"})  # its callers take lse for a natural logarithm
 
 
 def test_gradients_for_some():
@@ -260,6 +262,24 @@ def test_one_call_without_compile_warns_once():
         for _ in range(2):
             flex_attention(q, q, q)
     assert len([w for w in seen if "flex_attention" in str(w.message)]) <= 1
+
+
+def test_a_saved_graph_is_found_again(monkeypatch, tmp_path):
+    """By AOTAutograd's cache, with the functions in it."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    counters.clear()
+    q, k, v = inputs(t=130)
+    slope = torch.rand(2)
+    for hits in (0, 1):
+        torch._dynamo.reset()
+        dev, on = leaves(DEV, [q, k, v]), slope.to(DEV).requires_grad_()
+        f = torch.compile(lambda q, k, v, m=on: flex_attention(q, k, v, lambda s, b, h, i, j: s + m[h] * j), backend="tpu")
+        f(*dev).sum().backward()
+        assert counters["aot_autograd"]["autograd_cache_hit"] == hits
+        host, ref = leaves("cpu", [q, k, v]), slope.clone().requires_grad_()
+        formula(*host, lambda s, b, h, i, j, m=ref: s + m[h] * j)[0].sum().backward()
+        for got, want in zip([*dev, on], [*host, ref], strict=True):
+            torch.testing.assert_close(got.grad.cpu(), want.grad, rtol=1e-4, atol=2e-5)
 
 
 # ------------------------------------------------------------------------------------------------------------ block masks

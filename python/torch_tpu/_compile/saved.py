@@ -57,6 +57,10 @@ def _operator(name: str, overload: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
 
 
+def _higher_order(name: str) -> Any:
+    return getattr(torch.ops.higher_order, name)
+
+
 _SYMBOLIC = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 
 
@@ -64,6 +68,10 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, o: Any) -> Any:
         if isinstance(o, torch._ops.OpOverload):
             return _operator, (o._schema.name, o._schema.overload_name)
+        if isinstance(o, torch._ops.HigherOrderOperator):
+            return _higher_order, (o.name(),)
+        if isinstance(o, fx.GraphModule):  # a higher order op's function
+            return loads, (dumps(o),)
         return NotImplemented
 
     def persistent_id(self, o: Any) -> Any:
@@ -123,7 +131,7 @@ def dumps(module: fx.GraphModule) -> bytes:
     for n in place:
         if n.op == "get_attr":
             constants[n.target] = getattr(module, str(n.target))
-            if not isinstance(constants[n.target], torch.Tensor):
+            if not isinstance(constants[n.target], torch.Tensor | fx.GraphModule):
                 raise pickle.PicklingError(f"{n.target} is a {type(constants[n.target]).__name__}")
     file = io.BytesIO()
     with _disable_current_modes():
