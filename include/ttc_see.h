@@ -29,6 +29,10 @@ TTC_API size_t ttc_cache_used(size_t from, size_t max, char (*names)[65]);
  * `dir`, which exists. NULL: no more. any thread */
 TTC_API void ttc_dump_to(const char *dir);
 
+/* While on, this thread's calls are defined and compiled, and waited for, but not run: results are stores of undefined contents,
+ * and nothing is written. Returns what it was. */
+TTC_API bool ttc_compile_only(bool on);
+
 /* Where the nodes come from that this thread appends to graphs from now on: told in errors, and locations in dumps. NULL: unknown
  */
 TTC_API void ttc_graph_source(const char *file, int line);

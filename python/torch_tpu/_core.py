@@ -21,6 +21,7 @@ def core() -> ctypes.CDLL:
     lib.ttc_cache_used.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
     lib.ttc_cache_used.restype = ctypes.c_size_t
     lib.ttc_dump_to.argtypes, lib.ttc_dump_to.restype = [ctypes.c_char_p], None
+    lib.ttc_compile_only.argtypes, lib.ttc_compile_only.restype = [ctypes.c_bool], ctypes.c_bool
     lib.ttc_graph_source.argtypes, lib.ttc_graph_source.restype = [ctypes.c_char_p, ctypes.c_int], None
     return lib
 

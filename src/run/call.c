@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "run/run.h"
+#include "ttc_see.h"
 
 /* A store made as plain bytes (resize_, a bare storage) and not yet used takes the shape of the tensor that first overwrites it
  * whole, so that later calls find it as if that tensor had made it. Dispatch lock held. */
@@ -108,9 +109,35 @@ static ttc_status make_outputs(ttc_device *dev, const ttc_plan *plan, ttc_store 
   return TTC_OK;
 }
 
-/* A call of a thread in Debug mode: wait for it. On failure nothing is left of its results. */
+static _Thread_local bool compile_only;
+
+bool ttc_compile_only(bool on) {
+  bool before = compile_only;
+  compile_only = on;
+  return before;
+}
+
+static ttc_status wait_compiled(ttc_plan *plan, ttc_error *err) {
+  ttc__progress progress = {.since_ns = ttc__now_ns()};
+  ttc_status st;
+  while ((st = ttc__plan_wait(plan, err)) == TTC_CANCELLED && !atomic_load(&plan->dev->stop)) {
+    if (ttc__interrupted()) {
+      st = TTC_FAIL(err, TTC_CANCELLED, "interrupted while a program was being compiled");
+      break;
+    }
+    ttc__progress_show(&progress, plan);
+  }
+  ttc__progress_end(&progress);
+  if (st == TTC_OK && plan->error != NULL) {
+    *err = *ttc__poison_error(plan->error);
+    st = err->code;
+  }
+  return st;
+}
+
+/* A call of a thread in Debug mode, or one that is only compiled: wait for it. On failure nothing is left of its results. */
 static ttc_status wait_for(ttc_device *dev, ttc_result *res, ttc_error *err) {
-  ttc_status st = ttc__settle(dev, err);
+  ttc_status st = compile_only ? wait_compiled(res->plan, err) : ttc__settle(dev, err);
   if (st != TTC_OK) {
     for (uint32_t k = 0; k < res->nout; k++) {
       ttc_store_release(res->stores[k]);
@@ -122,10 +149,10 @@ static ttc_status wait_for(ttc_device *dev, ttc_result *res, ttc_error *err) {
 
 /* The call is queued, no lock held. A program still being compiled is the launch thread's to wait for. */
 static ttc_status finish(ttc_device *dev, const ttc_call *call, ttc_result *res, ttc_error *err) {
-  if (call->prompt != 0) {
+  if (call->prompt != 0 && !compile_only) {
     ttc__queue_prompt(dev, atomic_load_explicit(&res->plan->state, memory_order_acquire) == PLAN_READY);
   }
-  return call->blocking != 0 ? wait_for(dev, res, err) : TTC_OK;
+  return call->blocking != 0 || compile_only ? wait_for(dev, res, err) : TTC_OK;
 }
 
 /* ------------------------------------------------------------------------------------------ what is known of stores */
@@ -210,6 +237,27 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
   res->stores = outs;
   ttc__queue_publish(dev, call->prompt != 0);
   atomic_fetch_add_explicit(&dev->calls, 1, memory_order_relaxed);
+  return TTC_OK;
+}
+
+/* As enqueue, without a launch. */
+static ttc_status pretend(ttc_device *dev, ttc_plan *plan, ttc_result *res, ttc_error *err) {
+  ttc_store **outs = plan->nout <= 4 ? res->inline_stores : malloc(plan->nout * sizeof *outs);
+  if (outs == NULL) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  ttc_status st = make_outputs(dev, plan, outs, err);
+  if (st != TTC_OK) {
+    if (outs != res->inline_stores) {
+      free(outs);
+    }
+    return st;
+  }
+  atomic_fetch_add_explicit(&plan->refs, 1, memory_order_relaxed);
+  res->plan = plan;
+  res->nout = plan->nout;
+  res->specs = plan->outs;
+  res->stores = outs;
   return TTC_OK;
 }
 
@@ -395,7 +443,8 @@ ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, 
   if (no_memory) {
     st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   } else if (plan != NULL) {
-    st = enqueue(dev, plan->low.nverify != 0 ? without_checks(dev, plan, call) : plan, call, res, err);
+    plan = plan->low.nverify != 0 ? without_checks(dev, plan, call) : plan;
+    st = compile_only ? pretend(dev, plan, res, err) : enqueue(dev, plan, call, res, err);
   }
   ttc__lock_drop(&dev->dispatch);
   return st == TTC_OK ? finish(dev, call, res, err) : st;
@@ -418,7 +467,7 @@ ttc_status ttc_call_define(ttc_device *dev, const ttc_call *call, uint32_t nout,
     st = define(dev, call, nout, specs, &plan, err);
   }
   if (st == TTC_OK) {
-    st = enqueue(dev, plan, call, res, err);
+    st = compile_only ? pretend(dev, plan, res, err) : enqueue(dev, plan, call, res, err);
   }
   ttc__lock_drop(&dev->dispatch);
   while (old != NULL) {

@@ -179,12 +179,11 @@ ttc_status ttc__plan_wait(ttc_plan *plan, ttc_error *err) {
   while (atomic_load(&plan->state) == PLAN_COMPILING && !given_up) {
     ttc__cond_wait_ns(&dev->plan_done, &dev->plan_lock, 100000000);
     given_up = atomic_load(&plan->state) == PLAN_COMPILING && (atomic_load(&dev->stop) || !ttc__own_thread());
-    ttc__lock_drop(&dev->plan_lock);
-    ttc__lock_take(&dev->pool_lock);
-    int njob = dev->njob + dev->nworker - dev->nworker_idle;
-    ttc__lock_drop(&dev->pool_lock);
-    ttc__progress_show(&progress, ttc__op_row(plan->op)->name, njob);
-    ttc__lock_take(&dev->plan_lock);
+    if (ttc__own_thread()) {
+      ttc__lock_drop(&dev->plan_lock);
+      ttc__progress_show(&progress, plan);
+      ttc__lock_take(&dev->plan_lock);
+    }
   }
   ttc__lock_drop(&dev->plan_lock);
   ttc__progress_end(&progress);

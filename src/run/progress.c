@@ -16,12 +16,17 @@ static bool wanted(void) {
   return isatty(STDERR_FILENO) == 1 && (quiet == NULL || quiet[0] == '\0' || strcmp(quiet, "0") == 0);
 }
 
-void ttc__progress_show(ttc__progress *p, const char *name, int njob) {
+void ttc__progress_show(ttc__progress *p, const ttc_plan *plan) {
   int64_t waited = ttc__now_ns() - p->since_ns;
   if (waited < SHOW_AFTER_NS || (!p->shown && (!wanted() || atomic_flag_test_and_set(&taken)))) {
     return;
   }
   p->shown = true;
+  ttc_device *dev = plan->dev;
+  const char *name = ttc__op_row(plan->op)->name;
+  ttc__lock_take(&dev->pool_lock);
+  int njob = dev->njob + dev->nworker - dev->nworker_idle;
+  ttc__lock_drop(&dev->pool_lock);
   if (njob > 1) {
     dprintf(STDERR_FILENO, "\r\033[Kcompiling %.60s and %d more: %lld s", name, njob - 1, (long long)(waited / 1000000000));
   } else {

@@ -296,12 +296,12 @@ void ttc__pool_stop(ttc_device *dev);
 /* Wait until the plan is compiled. Other threads than our own give up after a while, with TTC_CANCELLED, so that whoever holds the
  * launch lock can drop it and look for Ctrl-C. */
 ttc_status ttc__plan_wait(ttc_plan *plan, ttc_error *err);
-/* One line on a terminal, for who waits long. One thread at a time shows it; zero at first. `njob`: programs not yet made. */
+/* One line on a terminal, for who waits long for a plan. One thread at a time shows it; `shown` is false at first. */
 typedef struct ttc__progress {
   int64_t since_ns;
   bool shown;
 } ttc__progress;
-void ttc__progress_show(ttc__progress *p, const char *name, int njob);
+void ttc__progress_show(ttc__progress *p, const ttc_plan *plan);
 void ttc__progress_end(ttc__progress *p);
 
 /* ---- see.c */

@@ -232,3 +232,47 @@ def test_processes_that_want_the_same_program_compile_it_once(tmp_path):
     assert all(p.returncode == 0 for p in processes)
     alone = len(list((tmp_path / "programs").glob("??/*")))  # of what both made, before and after the start
     assert 0 < sum(compiled) <= alone
+
+
+def test_warmup_compiles_and_changes_nothing():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)).to(DEV)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    @torch.compile(backend="tpu")
+    def step(x):
+        loss = model(x).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def state():
+        torch.tpu.synchronize()
+        return [*(t.cpu().clone() for t in model.state_dict().values()), torch.tpu.get_rng_state(), torch.get_rng_state()]
+
+    before = state()
+    x = torch.randn(4, 6, device=DEV)
+    before[-2:] = torch.tpu.get_rng_state(), torch.get_rng_state()
+    assert torch.tpu.compiler.warmup(step, x) > 0
+    for now, then in zip(state(), before, strict=True):
+        assert torch.equal(now, then)
+    assert all(p.grad is None for p in model.parameters())
+    made = torch.tpu.compile_stats()
+    step(x).item()
+    after = torch.tpu.compile_stats()
+    assert after["graphs"] == made["graphs"]
+    assert after["programs"] == made["programs"]
+    steps = {s["step"].item() for s in optimizer.state.values()}
+    assert steps == {1.0}
+    assert torch.tpu.compiler.warmup(step, x) == 0
+    assert {s["step"].item() for s in optimizer.state.values()} == {1.0}
+
+
+def test_warmup_of_shapes():
+    f = torch.compile(lambda x, y: (x @ y).sum(), backend="tpu", dynamic=False)
+    assert torch.tpu.compiler.warmup(f, [((4, 5), (5, 6)), ((2, 5), (5, 6))]) >= 2
+    before = torch.tpu.compile_stats()["graphs"]
+    for n in (4, 2):
+        x, y = torch.randn(n, 5), torch.randn(5, 6)
+        torch.testing.assert_close(f(x.to(DEV), y.to(DEV)).cpu(), (x @ y).sum(), rtol=1e-4, atol=1e-4)
+    assert torch.tpu.compile_stats()["graphs"] == before

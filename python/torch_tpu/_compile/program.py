@@ -115,6 +115,7 @@ class _Call:
     """One op called as in eager mode."""
 
     def __init__(self, node: fx.Node, slot: dict[fx.Node, int]) -> None:
+        self.node = node
         self.target: Any = node.target
         self.out = slot[node]
         self.args = fx.node.map_arg(node.args, lambda n: _Slot(slot[n]))

@@ -9,7 +9,7 @@ import pathlib
 import re
 import uuid
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -73,6 +73,47 @@ class dump:
         from torch_tpu._compile import watch
 
         watch.dump_to(None)
+
+
+# ------------------------------------------------------------------------------------------------------ ahead of time
+
+
+def _example(a: Any) -> Any:
+    """A tuple of sizes stands for a float32 tensor of them."""
+    if isinstance(a, torch.Size) or (isinstance(a, tuple) and a and all(type(n) is int for n in a)):
+        return torch.zeros(a, device="tpu")
+    return a
+
+
+def warmup(fn: Callable[..., Any], *args: Any) -> int:
+    """Compile what ``fn``, made by ``torch.compile``, would run when called with such arguments, without running it.
+
+    ``fn`` is called; its compiled graphs make their programs, wait until these are compiled (or loaded from the cache), and give
+    results of undefined contents. Nothing is written: parameters, buffers, optimizer states, gradients and random numbers are as
+    before. Python code between the graphs of a function that has several is run, though, and ops called there one by one.
+
+    Args:
+        fn: a compiled function or module, or a function that calls some.
+        args: its arguments. A tuple of sizes stands for a float32 tensor of zeros. One list: several calls' arguments, each a
+            tuple.
+
+    Returns:
+        The number of programs made.
+
+    Example:
+        >>> step = torch.compile(train_step, backend="tpu")
+        >>> torch.tpu.compiler.warmup(step, x, y)
+        >>> torch.tpu.compiler.warmup(torch.compile(model, backend="tpu"), [((8, 256),), ((16, 256),)])
+    """
+    from torch_tpu._compile import ahead
+
+    before = torch.tpu.compile_stats()["programs"]  # type: ignore[attr-defined]
+    calls = args[0] if len(args) == 1 and isinstance(args[0], list) else [args]
+    fn = ahead.slow_way(fn)
+    with ahead.only_compiling():
+        for call in calls:
+            fn(*(_example(a) for a in (call if isinstance(call, tuple) else (call,))))
+    return torch.tpu.compile_stats()["programs"] - before  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------------------------------------------- a cache in one file
