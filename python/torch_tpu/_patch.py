@@ -107,8 +107,11 @@ def _enter_compiled_functions_quickly() -> None:
 
     @functools.wraps(inner)
     def compile(*args: Any, **kwargs: Any) -> Any:  # torch.compile's own name
+        from torch_tpu._compile import watch
         from torch_tpu._compile.entry import quick
 
+        if kwargs.get("backend") == "tpu":
+            watch.follow()
         compiled = inner(*args, **kwargs)
         return quick(compiled) if (args and args[0] is not None) or kwargs.get("model") is not None else compiled
 

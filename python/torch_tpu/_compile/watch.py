@@ -103,7 +103,7 @@ def _go_on(args: Any) -> None:
 
 def follow() -> None:
     """Have Python's cycle collector rest while Dynamo compiles: it finds nothing, and takes a tenth of the time. Called for every
-    function that is compiled, for ``torch._dynamo.reset`` forgets."""
+    function that is compiled, for ``torch._dynamo.reset`` forgets it."""
     from torch._dynamo.callback import callback_handler
 
     if _pause not in callback_handler.start_callbacks:
