@@ -7,6 +7,7 @@ that has no row decomposed in turn, and the trace becomes a graph of the core's,
 from __future__ import annotations
 
 import functools
+import importlib
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -50,19 +51,20 @@ _SAME = ("alias", "detach", "lift", "lift_fresh", "lift_fresh_copy")
 _UNDEFINED = ("empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted")
 
 
-def _flex(name: str) -> Callable[[Any, Sequence[Any], Any], Any]:
+def _late(module: str, name: str) -> Callable[[Any, Sequence[Any], Any], Any]:
     def lower(*args: Any) -> Any:
-        from torch_tpu import _flex
-
-        return getattr(_flex, name)(*args)
+        return getattr(importlib.import_module(f"torch_tpu.{module}"), name)(*args)
 
     return lower
 
 
-# Higher order ops that a graph can hold: what makes their values, called with the builder, the node's arguments and its val.
-higher_order: dict[Any, Callable[[Any, Sequence[Any], Any], Any]] = {
-    flex_attention: _flex("lower_forward"),
-    flex_attention_backward: _flex("lower_backward"),
+# Ops without a row of their name that a graph can hold: what makes their values, called with the builder, the node's arguments, all
+# of them in their order, and its val.
+special: dict[Any, Callable[[Any, Sequence[Any], Any], Any]] = {
+    flex_attention: _late("_flex", "lower_forward"),
+    flex_attention_backward: _late("_flex", "lower_backward"),
+    torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default: _late("_attention", "lower_forward"),
+    torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default: _late("_attention", "lower_backward"),
 }
 
 NONE, NEVER = -1, -2
@@ -140,7 +142,7 @@ class GraphBuilder:
         """
         if not isinstance(value, torch.Tensor) or value.dim() != 0:
             raise Untraceable(f"a constant is {value}")
-        out = self._node("full", [[], value.item()] + [None] * 4, [self.spec(value)])
+        out = self.node("full", [[], value.item()] + [None] * 4, [self.spec(value)])
         self.values[node] = out[0]
 
     def call(self, node: torch.fx.Node) -> None:
@@ -153,12 +155,13 @@ class GraphBuilder:
             source, k = node.args
             value = self.values[source][k]  # type: ignore[index]
             if value is None and isinstance(node.meta.get("val"), torch.Tensor):  # a gradient that is none
-                value = self._node("full", [[], 0] + [None] * 4, [self.spec(node.meta["val"])])[0]
+                value = self.node("full", [[], 0] + [None] * 4, [self.spec(node.meta["val"])])[0]
             self.values[node] = value
             return
         op: Any = node.target
-        if op in higher_order:
-            self.values[node] = higher_order[op](self, node.args, node.meta["val"])
+        if op in special:
+            args = arguments(op, node.args, node.kwargs) if isinstance(op, torch._ops.OpOverload) else node.args
+            self.values[node] = special[op](self, args, node.meta["val"])
             return
         if not isinstance(op, torch._ops.OpOverload):
             raise Untraceable(f"{op} is no op")
@@ -178,12 +181,12 @@ class GraphBuilder:
         if name in _SAME:
             self.values[node] = args[0]
         elif name in _UNDEFINED:
-            self.values[node] = self._node("full", [[], 0] + [None] * 4, [self.spec(val)])[0]
+            self.values[node] = self.node("full", [[], 0] + [None] * 4, [self.spec(val)])[0]
         elif isinstance(val, list | tuple):
-            made = self._node(name, args, [None if isinstance(v, int) else self.spec(v) for v in val])
+            made = self.node(name, args, [None if isinstance(v, int) else self.spec(v) for v in val])
             self.values[node] = [v if isinstance(v, int) else value for v, value in zip(val, made, strict=True)]
         else:
-            self.values[node] = self._node(name, args, [self.spec(val)])[0]
+            self.values[node] = self.node(name, args, [self.spec(val)])[0]
 
     def finish(self, results: Sequence[Any]) -> int:
         """The op id that runs the graph.
@@ -197,12 +200,12 @@ class GraphBuilder:
         """A list of tensors holds values only: a number among them, a 0-d CPU tensor, becomes one."""
         for e in entries:
             if isinstance(e, torch.fx.Node) and isinstance(self.values[e], tuple) and isinstance(e.meta.get("val"), torch.Tensor):
-                self.values[e] = self._node("full", [[], self.values[e]] + [None] * 4, [self.spec(e.meta["val"])])[0]
+                self.values[e] = self.node("full", [[], self.values[e]] + [None] * 4, [self.spec(e.meta["val"])])[0]
         return entries
 
     def written(self, source: torch.fx.Node, target: torch.fx.Node) -> Any:
         """``source`` as the new contents of ``target``: in its type and shape."""
-        return self._node("copy", [self.values[target], self.values[source], False], [self.spec(target.meta["val"])])[0]
+        return self.node("copy", [self.values[target], self.values[source], False], [self.spec(target.meta["val"])])[0]
 
     def finish_values(self, results: Sequence[Any], strides: Sequence[Any]) -> int:
         """The op id that runs the graph and gives these values, with these strides (None: contiguous)."""
@@ -220,7 +223,12 @@ class GraphBuilder:
         """(dtype's number, sizes) of a result; None for one that is absent."""
         return spec(t, self.resolve)
 
-    def _node(self, name: str, args: list[Any], specs: list[Any]) -> list[int]:
+    def value(self, a: Any) -> Any:
+        """What a node's argument is in the graph: itself, but for nodes."""
+        return torch.fx.node.map_arg(a, self.values.__getitem__)
+
+    def node(self, name: str, args: list[Any], specs: list[Any]) -> list[int]:
+        """Append a call of a row: the values of its results."""
         return _C.graph_node(self.graph, name, [_plain(a) for a in args], specs)
 
 

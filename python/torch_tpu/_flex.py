@@ -267,7 +267,7 @@ class _Shared:
         self.buffers, self.examples, nodes = self._split(score)
         mask_plain, mask_examples, mask_nodes = self._split(masked)
         self.arguments = [
-            *(self.value(a) for a in (q, k, v, *mask[2:6])),
+            *(self.builder.value(a) for a in (q, k, v, *mask[2:6])),
             nodes,
             mask_nodes,
             float(self.plain(scale)),
@@ -277,17 +277,14 @@ class _Shared:
             options.get("BACKEND") == "FLASH",  # whose logsumexp the caller takes for a natural one
         ]
 
-    def value(self, a: Any) -> Any:
-        return self.builder.values[a] if isinstance(a, fx.Node) else a
-
     def plain(self, a: Any) -> Any:
         """A tensor's description, or a number."""
         val = a.meta["val"] if isinstance(a, fx.Node) else a
-        return val if isinstance(val, torch.Tensor) else self.value(a)
+        return val if isinstance(val, torch.Tensor) else self.builder.value(a)
 
     def _split(self, buffers: Sequence[Any]) -> tuple[list[Any], Examples, list[Any]]:
         plain = [self.plain(x) for x in buffers]
-        values = [self.value(x) for x, p in zip(buffers, plain, strict=True) if isinstance(p, torch.Tensor)]
+        values = [self.builder.value(x) for x, p in zip(buffers, plain, strict=True) if isinstance(p, torch.Tensor)]
         if any(not isinstance(x, int) for x in values):
             raise Untraceable("flex_attention captures a tensor of the cpu")
         size = self.builder.size
@@ -306,7 +303,7 @@ def lower_forward(builder: GraphBuilder, args: Sequence[Any], val: Sequence[torc
     """
     q, k, v, score_mod, mask, *rest = args
     call = _Shared(builder, q, k, v, score_mod, mask, rest)
-    return _C.graph_node(builder.graph, "tpu::_flex_forward", call.arguments, [builder.spec(x) for x in val])
+    return builder.node("tpu::_flex_forward", call.arguments, [builder.spec(x) for x in val])
 
 
 def lower_backward(builder: GraphBuilder, args: Sequence[Any], val: Sequence[Any]) -> list[Any]:
@@ -316,8 +313,8 @@ def lower_backward(builder: GraphBuilder, args: Sequence[Any], val: Sequence[Any
     graph, has = joint_graph(_function(joint), call.t, call.buffers, call.examples)
     grads = [g for g, x in zip(val[3], call.buffers, strict=True) if isinstance(x, torch.Tensor)]
     specs = [builder.spec(x) for x in val[:3]] + [builder.spec(g) if h else None for g, h in zip(grads, has, strict=True)]
-    tail = [call.value(a) for a in (out, lse, grad, grad_lse)]
-    got = _C.graph_node(builder.graph, "tpu::_flex_backward", [*call.arguments, *tail, graph], specs)
+    tail = [builder.value(a) for a in (out, lse, grad, grad_lse)]
+    got = builder.node("tpu::_flex_backward", [*call.arguments, *tail, graph], specs)
     given = iter([g if h else None for g, h in zip(got[3:], has, strict=True)])
     return [*got[:3], [next(given) if isinstance(x, torch.Tensor) else None for x in call.buffers]]
 

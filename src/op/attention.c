@@ -33,8 +33,9 @@ typedef struct attention {
   const order *at;
   ttc__tiles t;
   bool causal;
-  ttc_val bias;   /* as given, or poison */
-  ttc_val blocks; /* the same cut into whole blocks */
+  ttc_val bias;     /* as given, or poison */
+  ttc_val blocks;   /* the same cut into whole blocks */
+  ttc_val num, idx; /* of it: how many blocks of keys each row of blocks meets, [nq], and which, [nq·nk]; s32 */
 } attention;
 
 /* [B, heads, n, w] -> [B·Hk, heads/Hk·n, w] */
@@ -174,10 +175,47 @@ static void range(shlo *b, const ttc__tiles *t, const ttc__tile *at, ttc_val *fi
   *last = at->run == 0 ? free : end;
 }
 
+/* With a mask, or a bias (which PyTorch makes of masks: -inf where they are false), only those blocks are met in which some query
+ * of some head sees a key. */
+static void listed_range(shlo *b, const ttc__tiles *t, const ttc__tile *at, ttc_val *first, ttc_val *last) {
+  const attention *a = t->ctx;
+  *first = int32(b, 0);
+  *last = ttc__tile_entry(b, a->num, at->row);
+}
+
+static ttc_val listed_column(shlo *b, const ttc__tiles *t, const ttc__tile *at, ttc_val j) {
+  const attention *a = t->ctx;
+  return ttc__tile_entry(b, a->idx, shlo_add(b, shlo_mul(b, at->row, int32(b, t->nk)), j));
+}
+
+/* The lists, from the mask or bias [B|1, H|1, T|1, S|1]. */
+static void list_blocks(shlo *b, attention *a, ttc_val bias) {
+  ttc__tiles *t = &a->t;
+  ttc_val on = shlo_dtype(b, bias) == TTC_BOOL ? bias : elem_cmp(b, SHLO_NE, bias, -INFINITY);
+  on = ttc__tile_pad(b, t, on);
+  int64_t tall = shlo_dim(b, a->blocks, 2), wide = shlo_dim(b, a->blocks, 3), square[2] = {t->nq, t->nk}, n = t->nq * t->nk;
+  int64_t cut[6] = {shlo_dim(b, a->blocks, 0), shlo_dim(b, a->blocks, 1), tall == 1 ? 1 : t->nq,
+                    tall == 1 ? 1 : t->cq,     wide == 1 ? 1 : t->nk,     wide == 1 ? 1 : t->ck};
+  int inside[4] = {0, 1, 3, 5}, last[1] = {1};
+  on = shlo_reduce(b, SHLO_ANY, shlo_reshape(b, on, 6, cut), 4, inside);
+  on = shlo_broadcast_to(b, on, 2, square);
+  if (a->causal) {
+    ttc_val end = shlo_mul(b, shlo_add(b, shlo_iota(b, TTC_S32, 0, 2, square), int32(b, 1)), int32(b, t->cq));
+    ttc_val start = shlo_mul(b, shlo_iota(b, TTC_S32, 1, 2, square), int32(b, t->ck));
+    on = elem_and(b, on, shlo_compare(b, SHLO_LT, start, end));
+  }
+  ttc_val sorted[2] = {shlo_convert(b, elem_not(b, on), TTC_S32), shlo_iota(b, TTC_S32, 1, 2, square)};
+  shlo_sort(b, 2, sorted, 1, false, sorted);
+  a->num = shlo_reduce(b, SHLO_SUM, shlo_convert(b, on, TTC_S32), 1, last);
+  a->idx = shlo_reshape(b, sorted[1], 1, &n);
+  t->nrun = 1, t->nfree = 0;
+  t->range = listed_range, t->column = listed_column;
+}
+
 static ttc_val seen(shlo *b, const ttc__tiles *t, const ttc__tile *at) {
   const attention *a = t->ctx;
   ttc_val on = TTC_POISON;
-  if (a->causal && at->run == 1) {
+  if (a->causal && at->run == t->nrun - 1) {
     int64_t square[2] = {t->cq, t->ck};
     ttc_val down = shlo_add(b, shlo_iota(b, TTC_S32, 0, 2, square), shlo_mul(b, at->row, int32(b, t->cq)));
     ttc_val along = shlo_add(b, shlo_iota(b, TTC_S32, 1, 2, square), shlo_mul(b, at->col, int32(b, t->ck)));
@@ -218,8 +256,10 @@ static void cut_into_blocks(shlo *b, attention *a) {
     for (int k = 0; k < n; k++) {
       dims[4 - n + k] = shlo_dim(b, a->bias, k);
     }
-    a->blocks = ttc__tile_pad(b, t, shlo_reshape(b, a->bias, 4, dims));
+    ttc_val bias = shlo_reshape(b, a->bias, 4, dims);
+    a->blocks = ttc__tile_pad(b, t, bias);
     t->bend = shlo_dtype(b, a->bias) == TTC_BOOL ? NULL : bend;
+    list_blocks(b, a, bias);
   }
 }
 

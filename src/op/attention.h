@@ -45,6 +45,8 @@ ttc_val ttc__tile_index(shlo *b, const ttc__tiles *t, const ttc__tile *at, int a
 /* x [B|1, H|1, T|1, S|1], padded to whole blocks by ttc__tile_pad, at a tile. */
 ttc_val ttc__tile_pad(shlo *b, const ttc__tiles *t, ttc_val x);
 ttc_val ttc__tile_of(shlo *b, const ttc__tiles *t, const ttc__tile *at, ttc_val x);
+/* Entry k of a 1-D list. */
+ttc_val ttc__tile_entry(shlo *b, ttc_val list, ttc_val k);
 
 /* out [B, H, T, dv] in `type`, lse and max [B, H, T] in `acc`: both -inf, and out 0, for a query that sees no key. */
 void ttc__attend(shlo *b, ttc__tiles *t, ttc_val *out, ttc_val *lse, ttc_val *max);

@@ -119,6 +119,11 @@ ttc_val ttc__tile_of(shlo *b, const ttc__tiles *t, const ttc__tile *at, ttc_val 
   return shlo_dynamic_slice(b, x, starts, sizes);
 }
 
+ttc_val ttc__tile_entry(shlo *b, ttc_val list, ttc_val k) {
+  int64_t one = 1;
+  return shlo_reshape(b, shlo_dynamic_slice(b, list, &k, &one), 0, NULL);
+}
+
 /* Unlike ttc__tile_index, going on after the end. */
 static ttc_val count_up(shlo *b, ttc_val block, int64_t n) {
   return shlo_add(b, shlo_iota(b, TTC_S32, 0, 1, &n), shlo_mul(b, block, int32(b, n)));

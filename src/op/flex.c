@@ -166,11 +166,6 @@ static ttc_val int32(shlo *b, int64_t v) {
   return shlo_const_i(b, TTC_S32, v, 0, NULL);
 }
 
-static ttc_val entry(shlo *b, ttc_val list, ttc_val k) {
-  int64_t one = 1;
-  return shlo_reshape(b, shlo_dynamic_slice(b, list, &k, &one), 0, NULL);
-}
-
 static ttc_val list_row(shlo *b, const flex *f, const ttc__tile *at) {
   ttc_val m = shlo_add(b, shlo_mul(b, at->mb, int32(b, f->t.mheads)), at->mh);
   return shlo_add(b, shlo_mul(b, m, int32(b, f->rows)), shlo_div(b, at->row, int32(b, f->fq)));
@@ -179,13 +174,13 @@ static ttc_val list_row(shlo *b, const flex *f, const ttc__tile *at) {
 static void range(shlo *b, const ttc__tiles *t, const ttc__tile *at, ttc_val *first, ttc_val *last) {
   const flex *f = t->ctx;
   *first = int32(b, 0);
-  *last = shlo_mul(b, entry(b, f->num[at->run], list_row(b, f, at)), int32(b, f->fk));
+  *last = shlo_mul(b, ttc__tile_entry(b, f->num[at->run], list_row(b, f, at)), int32(b, f->fk));
 }
 
 static ttc_val column(shlo *b, const ttc__tiles *t, const ttc__tile *at, ttc_val j) {
   const flex *f = t->ctx;
   ttc_val fk = int32(b, f->fk), start = shlo_mul(b, list_row(b, f, at), int32(b, f->columns));
-  ttc_val block = entry(b, f->idx[at->run], shlo_add(b, start, shlo_div(b, j, fk)));
+  ttc_val block = ttc__tile_entry(b, f->idx[at->run], shlo_add(b, start, shlo_div(b, j, fk)));
   return shlo_add(b, shlo_mul(b, block, fk), shlo_2(b, SHLO_REM, j, fk));
 }
 

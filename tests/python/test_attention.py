@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import torch_tpu  # noqa: F401
+import torch_tpu
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
@@ -227,3 +227,41 @@ def test_types_in_blocks():
     same(*qkv(**LONG, t=300, s=300, dtype=torch.bfloat16), rtol=3e-2, atol=4e-2, is_causal=True)
     same(*qkv(**LONG, t=300, s=300, dtype=torch.float16), rtol=3e-3, atol=5e-3)
     same(*qkv(**LONG, t=300, s=300, dtype=torch.float64), rtol=1e-12, atol=1e-12, is_causal=True)
+
+
+def test_masks_that_leave_blocks_out():
+    """Only those blocks are met in which a query sees a key: windows, padding, rows that see none; causal besides."""
+    i, j = torch.arange(400)[:, None], torch.arange(390)[None]
+    lengths = torch.tensor([150, 290])[:, None, None, None]
+    for mask, causal in (((i - j).abs() < 40, False), (j < lengths, True), ((i >= j) & (i < 128), False)):
+        same(*qkv(b=2, h=2, t=400, s=390), mask, is_causal=causal, atol=1e-5)
+    assert sdpa(*(x.to(DEV) for x in qkv(t=400, s=390)), attn_mask=(i < j - 500).to(DEV)).abs().max().item() == 0
+    k = torch.randn(1, 2, 300, 8)
+    k[:, :, 256:] = torch.nan  # never read
+    got = sdpa(k.to(DEV), k.to(DEV), k.to(DEV), attn_mask=(torch.arange(300) < 200).expand(300, 300).to(DEV))
+    assert got[:, :, :256].isfinite().all().item()
+
+
+def test_compiled_with_its_neighbours():
+    """Attention and what is around it are one program, forward and backward."""
+
+    def f(q, k, v, bias):
+        return sdpa(q * 2, k + 1, v, attn_mask=bias, scale=0.3).tanh()
+
+    compiled = torch.compile(f, backend="tpu")
+    bias = torch.randn(5, 7)
+    leaves = [t.to(DEV).requires_grad_() for t in (*qkv(), bias)]
+    want = [t.detach().cpu().requires_grad_() for t in leaves]
+    compiled(*leaves).sum().backward()
+    f(*want).sum().backward()
+    for g, w in zip(leaves, want, strict=True):
+        torch.testing.assert_close(g.grad.cpu(), w.grad, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        compiled(*leaves)
+        before = torch_tpu._C.stats(0)["calls"]
+        compiled(*leaves)
+        assert torch_tpu._C.stats(0)["calls"] == before + 1
+    dynamic = torch.compile(lambda q, k, v: sdpa(q, k, v, is_causal=True) + 1, backend="tpu", dynamic=True)
+    for t in (20, 33, 280):
+        x = qkv(t=t, s=t)
+        torch.testing.assert_close(dynamic(*(y.to(DEV) for y in x)).cpu(), sdpa(*x, is_causal=True) + 1, rtol=1e-5, atol=1e-5)

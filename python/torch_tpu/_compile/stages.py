@@ -61,14 +61,16 @@ def _in_program(node: fx.Node, known: dict[fx.Node, bool]) -> bool:
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
         return False
     val = node.meta.get("val")
+    if node.target in _decompose.special:  # whose numbers beside tensors are known
+        val = [v for v in pytree.tree_leaves(val) if isinstance(v, torch.Tensor)]
     if not _allon_tpu(val):
         return False
     for n in node.all_input_nodes:
         v = n.meta.get("val")
         if isinstance(v, torch.Tensor) and not on_tpu(v) and v.dim() != 0:
             return False
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return node.target in _decompose.higher_order
+    if node.target in _decompose.special or isinstance(node.target, torch._ops.HigherOrderOperator):
+        return node.target in _decompose.special
     if writes(node):
         return isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
     if node.target.namespace != "aten" or node.target._schema.is_mutable:
