@@ -78,9 +78,9 @@ def _in_program(node: fx.Node, known: dict[fx.Node, bool]) -> bool:
     return _decompose.row_name(node.target) in _usable() and not (draws(node) and _own_generator(node))
 
 
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
+def _devices(node: fx.Node) -> set[str]:
     val = node.meta.get("val")
-    return [v for v in (val if isinstance(val, list | tuple) else [val]) if isinstance(v, torch.Tensor)]
+    return {v.device.type for v in (val if isinstance(val, list | tuple) else [val]) if isinstance(v, torch.Tensor)}
 
 
 def stages(graph: fx.Graph) -> dict[fx.Node, int]:
@@ -93,13 +93,15 @@ def stages(graph: fx.Graph) -> dict[fx.Node, int]:
     known: dict[fx.Node, bool] = {}
     last: dict[str, int] = {}  # by device, the last stage that reads there
     drawn = 0
+    devices: dict[fx.Node, set[str]] = {}  # of each node, looked at once: some give lists of hundreds
     for node in graph.nodes:
+        devices[node] = _devices(node)
         if node.op in ("placeholder", "output", "get_attr"):
             continue
         inside = known[node] = _in_program(node, known)
-        at = 1 if inside else 0
-        for n in node.all_input_nodes:
-            at = max(at, stage.get(n, 0))
+        reads = node.all_input_nodes
+        at = max([stage.get(n, 0) for n in reads], default=0)
+        at = max(at, 1 if inside else 0)
         if writes(node):
             at = max(at, last.get(node.meta["val"].device.type, 0))
         if draws(node):
@@ -107,7 +109,7 @@ def stages(graph: fx.Graph) -> dict[fx.Node, int]:
         at += (at % 2 == 1) != inside
         stage[node] = at
         drawn = at if draws(node) else drawn
-        for n in node.all_input_nodes:
-            for val in _tensors(n):
-                last[val.device.type] = max(last.get(val.device.type, 0), at)
+        for n in reads:
+            for device in devices[n]:
+                last[device] = max(last.get(device, 0), at)
     return stage
