@@ -119,18 +119,43 @@ def _enter_compiled_functions_quickly() -> None:
 
 
 def _open_flex_attention() -> None:
-    """Its list of devices is asked before any kernel is. Kernels belong to the two higher order ops, imported when first called;
-    the gradient of score_mod, which eager calls trace each time, is kept."""
-    kind: Any = torch._C.DispatchKey
-    from torch._higher_order_ops.flex_attention import create_fw_bw_graph, flex_attention, flex_attention_backward
+    """Its list of devices is asked before any kernel is. ``create_block_mask(_compile=True)`` names a backend: PyTorch's own, which
+    it would take, is none for this device."""
     from torch.nn.attention import flex_attention as public
 
-    inner = public._validate_device
+    inner, block_mask = public._validate_device, public.create_block_mask
 
     @functools.wraps(inner)
     def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         if query.device.type != "tpu":
             inner(query, key, value)
+
+    @functools.wraps(block_mask)
+    def create_block_mask(
+        mask_mod: Any,
+        B: Any,
+        H: Any,
+        Q_LEN: int,
+        KV_LEN: int,
+        device: Any = None,
+        BLOCK_SIZE: Any = 128,
+        _compile: bool = False,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        make = block_mask
+        if _compile and (device is None or torch.device(device).type == "tpu"):
+            make, _compile = torch.compile(block_mask, backend="tpu"), False
+        return make(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, _compile, *args, **kwargs)
+
+    public._validate_device = validate_device
+    public.create_block_mask = create_block_mask
+
+
+def _flex_attention_kernels() -> None:
+    """Of its two higher order ops, imported when first called; and the gradient of score_mod, which eager calls trace each time,
+    is kept."""
+    from torch._higher_order_ops.flex_attention import create_fw_bw_graph, flex_attention, flex_attention_backward
 
     def forward(*args: Any) -> Any:
         from torch_tpu import _flex
@@ -150,17 +175,18 @@ def _open_flex_attention() -> None:
 
         return _flex.gradient(create_fw_bw_graph, score_mod, index_values, other_buffers)
 
+    kind: Any = torch._C.DispatchKey
+
     def autocast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
         dtype = torch.get_autocast_dtype("tpu")
         cast: Any = [x.to(dtype) if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x for x in (query, key, value)]
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(kind.AutocastPrivateUse1)):
             return flex_attention(*cast, *rest)
 
-    public._validate_device = validate_device
     sys.modules[create_fw_bw_graph.__module__].create_fw_bw_graph = gradient  # type: ignore[attr-defined]
     flex_attention.py_impl(kind.PrivateUse1)(forward)
-    flex_attention_backward.py_impl(kind.PrivateUse1)(backward)
     flex_attention.py_impl(kind.AutocastPrivateUse1)(autocast)
+    flex_attention_backward.py_impl(kind.PrivateUse1)(backward)
 
 
 def patch() -> None:
@@ -170,3 +196,4 @@ def patch() -> None:
     _send_by_value()
     _enter_compiled_functions_quickly()
     _open_flex_attention()
+    _flex_attention_kernels()

@@ -304,6 +304,12 @@ def test_block_masks_are_those_of_the_cpu(compiled):
     assert str(want) == str(got) and want.sparsity() == got.sparsity()
 
 
+def test_block_mask_with_its_own_compile_flag():
+    want = create_block_mask(causal, None, None, 300, 300, device="cpu")
+    got = create_block_mask(causal, None, None, 300, 300, device=DEV, _compile=True)
+    assert got.mask_mod is causal and torch.equal(want.to_dense(), got.to_dense().cpu())
+
+
 def test_other_block_masks():
     """Cropped, moved from the CPU, without separate full blocks, from lists of one's own."""
     q, k, v = inputs(t=200)
