@@ -3,6 +3,7 @@
 # make sweep   every op and module in every mode and dtype, every optimizer, and random programs of views: hours
 # make fuzz    random inputs for keys, views, numbers and cache files; make core-tsan: data races
 # make views   random programs of views, in-place ops and reads beside the CPU; N=20000 of them from FROM=0
+# make aot     every row and whole training steps compiled for v5e, v6e and TPU7x, with no TPU (needs libtpu)
 # make build   the wheel, built and installed in .venv
 # make bench   the benchmarks, this backend beside native CPU
 # make lint    formatting, types, layering
@@ -18,7 +19,7 @@ PIP := $(PY) -m pip install --disable-pip-version-check -q
 # All pins lie in requirements/, closed under dependencies; the constraint guards against a second torch all the same.
 PINNED := $(PIP) --no-deps --force-reinstall -c $(VENV)/constraints.txt
 CORE_BUILD := build/core
-C_FILES := $(shell find src include adapter tests bench examples -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
+C_FILES := $(shell find src include adapter tests bench examples tools -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
 # Folders too: a deleted file changes its folder's time only.
 SOURCES := CMakeLists.txt pyproject.toml tools/pjrt_include.py \
   $(shell find src include adapter 2>/dev/null) $(shell find python -name '*.py' -o -name '*.typed' -o -name '*.pyi' 2>/dev/null)
@@ -77,6 +78,12 @@ sweep: $(VENV)/.stamp-build $(VENV)/.stamp-test
 .PHONY: views
 views: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PY) -W ignore tests/python/view_programs.py $(or $(N),20000) --from $(or $(FROM),0)
+
+# What a TPU's compiler says of every row and of whole training steps, for three chips, without one: tests/data/aot.json. Only modules
+# that have changed are compiled. Needs libtpu: TORCH_TPU_LIBTPU=/path/to/libtpu.so, or pip install libtpu in .venv. Hours from nothing.
+.PHONY: aot
+aot: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	nice -n 15 $(PY) -W ignore tests/python/aot_run.py
 
 build: $(VENV)/.stamp-build
 

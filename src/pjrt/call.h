@@ -4,6 +4,7 @@
 
 #include <pjrt_c_api.h>
 
+#include "base/str.h"
 #include "pjrt/pjrt.h"
 
 struct pjrt_plugin {
@@ -67,6 +68,8 @@ ttc_status ttc__pjrt_nothing(const pjrt_plugin *p, const char *call, const char 
     }                                                            \
   } while (0)
 
+/* Serialized CompileOptionsProto for one device; free with ttc__str_free, also after a failure. */
+ttc_status ttc__pjrt_write_options(int id, bool on_cpu, const char *const *flags, ttc__str *out, ttc_error *err);
 PJRT_Buffer_Type ttc__pjrt_type(ttc_dtype d);
 /* The addressable device of that number, or an error. */
 ttc_status ttc__pjrt_device(const pjrt_client *c, int device, PJRT_Device **out, ttc_error *err);

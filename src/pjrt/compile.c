@@ -101,14 +101,9 @@ static ttc_status device_id(const pjrt_client *c, PJRT_Device *device, int *id, 
   return TTC_OK;
 }
 
-/* Serialized CompileOptionsProto; free with ttc__str_free, also after a failure. */
-static ttc_status write_options(const pjrt_client *c, int device, const char *const *flags, ttc__str *out, ttc_error *err) {
-  ttc__str_init(out, OPTIONS_MAX);
-  PJRT_Device *d = NULL;
-  int id = 0;
-  TTC_TRY(ttc__pjrt_device(c, device, &d, err));
-  TTC_TRY(device_id(c, d, &id, err));
+ttc_status ttc__pjrt_write_options(int id, bool on_cpu, const char *const *flags, ttc__str *out, ttc_error *err) {
   ttc__str build;
+  ttc__str_init(out, OPTIONS_MAX);
   ttc__str_init(&build, OPTIONS_MAX);
   put_int(&build, 1, -1); /* device_ordinal: none, the assignment says it */
   put_int(&build, 4, 1);  /* num_replicas: plugins abort without it */
@@ -123,7 +118,7 @@ static ttc_status write_options(const pjrt_client *c, int device, const char *co
   }
   put_message(out, 3, &build); /* executable_build_options */
   put_int(out, 4, 0);          /* compile_portable_executable */
-  if (strcmp(c->platform, "cpu") == 0) {
+  if (on_cpu) {
     /* XLA:CPU's default makes maximum(1, NaN) 1, against StableHLO and PyTorch. A caller's flag of that name comes later and wins.
      */
     TTC_TRY(put_flag(out, "xla_cpu_enable_fast_min_max=false", err));
@@ -137,6 +132,16 @@ static ttc_status write_options(const pjrt_client *c, int device, const char *co
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "the XLA flags take more than %d bytes", OPTIONS_MAX);
   }
   return TTC_OK;
+}
+
+/* Likewise, for a device of the client. */
+static ttc_status write_options(const pjrt_client *c, int device, const char *const *flags, ttc__str *out, ttc_error *err) {
+  ttc__str_init(out, OPTIONS_MAX);
+  PJRT_Device *d = NULL;
+  int id = 0;
+  TTC_TRY(ttc__pjrt_device(c, device, &d, err));
+  TTC_TRY(device_id(c, d, &id, err));
+  return ttc__pjrt_write_options(id, strcmp(c->platform, "cpu") == 0, flags, out, err);
 }
 
 /* ---- executables */

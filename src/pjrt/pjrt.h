@@ -66,6 +66,20 @@ ttc_status pjrt_exe_memory(const pjrt_exe *e, pjrt_memory *out, ttc_error *err);
 ttc_status pjrt_execute(pjrt_exe *e, pjrt_buffer *const *args, size_t narg, const int64_t *keep, size_t nkeep, pjrt_buffer **outs,
                         ttc_error *err);
 
+/* ---- compiling for devices that are not here (topology.c) */
+typedef struct pjrt_topology pjrt_topology;
+ttc_status pjrt_topology_new(pjrt_plugin *p, const char *name, pjrt_topology **out, ttc_error *err);
+void pjrt_topology_free(pjrt_topology *t);
+typedef struct pjrt_aot { /* 0 where the plugin does not say */
+  int64_t code_nbyte, argument_nbyte, output_nbyte, alias_nbyte, temp_nbyte;
+  double flops, transcendentals, bytes_accessed;
+  char *optimized; /* serialized HloModuleProtoWithConfig, free() it; NULL: not to be had */
+  size_t optimized_nbyte;
+} pjrt_aot;
+/* For the first device. blocks */
+ttc_status pjrt_topology_compile(pjrt_topology *t, const char *text, size_t nbyte, const char *const *xla_flags, pjrt_aot *out,
+                                 ttc_error *err);
+
 /* ---- buffers */
 /* Copy of host memory, row-major (src is free on return). ndim 0 for scalars. */
 ttc_status pjrt_buffer_from_host(pjrt_client *c, int device, ttc_dtype d, int ndim, const int64_t *dims, const void *src,

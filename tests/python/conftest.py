@@ -17,6 +17,7 @@ if any((ROOT / "python" / "torch_tpu" / "lib").glob("_tpu_*.so")) or importlib.u
 import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch_tpu  # noqa: E402
+from torch_tpu import aot  # noqa: E402
 
 
 def _missing(what: str) -> str:
@@ -24,11 +25,19 @@ def _missing(what: str) -> str:
     if what == "tpu":
         simulated = torch_tpu._C.device_info(0)["simulated"]
         return "needs a TPU" if simulated else ""
+    if what == "aot":
+        return (
+            ""
+            if aot.find_libtpu()
+            else "needs libtpu, which compiles for a TPU without one (TORCH_TPU_LIBTPU, or pip install libtpu)"
+        )
     return "" if importlib.util.find_spec(what) else f"needs the package {what}"
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "need(what): skip unless there is a 'tpu', or an installed package of that name")
+    config.addinivalue_line(
+        "markers", "need(what): skip unless there is a 'tpu', libtpu for 'aot', or an installed package of that name"
+    )
     config.addinivalue_line("filterwarnings", "ignore::UserWarning")
 
 
