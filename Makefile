@@ -21,7 +21,7 @@ PINNED := $(PIP) --no-deps --force-reinstall -c $(VENV)/constraints.txt
 CORE_BUILD := build/core
 C_FILES := $(shell find src include adapter tests bench examples tools -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
 # Folders too: a deleted file changes its folder's time only.
-SOURCES := CMakeLists.txt pyproject.toml tools/pjrt_include.py \
+SOURCES := CMakeLists.txt pyproject.toml tools/pjrt_include.py tools/ttc_aot.c \
   $(shell find src include adapter 2>/dev/null) $(shell find python -name '*.py' -o -name '*.typed' -o -name '*.pyi' 2>/dev/null)
 
 .PHONY: demo test sweep build bench lint format clean
