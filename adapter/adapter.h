@@ -58,7 +58,7 @@ void register_ops();
 // Run op `op` (a row or a graph), at once if `prompt` and nothing is queued, and give its results on device `index`: new tensors,
 // undefined where the spec's dtype is invalid or the result was written into a tensor.
 std::vector<at::Tensor> run_op(uint32_t op, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<const ttc_tensor*> into,
-                               c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index, bool prompt = false);
+                               c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index, bool prompt = false, uint32_t settings = 0);
 // Run row `name` on tensors; a helper for base_ops. Results' specs come from `like` when the plan is new.
 void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& into, const ttc_spec& spec);
 // Run row `name` and give its results as new tensors on device `index`; an undefined tensor where the spec's dtype is invalid.

@@ -293,7 +293,8 @@ struct Describer {
             .blocking = blocking(),
             .ninto = static_cast<uint32_t>(f.into.size()),
             .into = f.into.data(),
-            .prompt = 0};
+            .prompt = 0,
+            .settings = 0};
   }
 };
 

@@ -348,6 +348,21 @@ PyObject* py_graph_input(PyObject*, PyObject* args) {
   return PyLong_FromLong(id);
 }
 
+namespace {
+// A row of no ATen op's (control.c) takes graphs and other ints, and values.
+std::vector<Kind> kinds_of_row(const std::optional<c10::OperatorHandle>& handle, const ttc_op_info& info) {
+  if (!handle) {
+    return {Kind::Ints, Kind::Tensors};
+  }
+  std::vector<Kind> kinds;
+  for (const auto& formal : handle->schema().arguments()) {
+    Kind kind = kind_of(*formal.real_type());
+    kinds.push_back(kind == Kind::Int && (info.flags & TTC_OP_OPEN_INTS) != 0 ? Kind::Number : kind);
+  }
+  return kinds;
+}
+}  // namespace
+
 PyObject* py_graph_node(PyObject*, PyObject* args) {
   PyObject *capsule = nullptr, *values = nullptr, *results = nullptr;
   const char* name = nullptr;
@@ -362,15 +377,13 @@ PyObject* py_graph_node(PyObject*, PyObject* args) {
                                                          dot == std::string::npos ? std::string() : full.substr(dot + 1)});
   uint32_t op = ttc_op_find(space == std::string::npos ? name : name + space + 2);
   ttc_op_info info;
-  if (op == UINT32_MAX || !ttc_op_get(op, &info) || !handle) {
+  if (op == UINT32_MAX || !ttc_op_get(op, &info) || (!handle && strcmp(info.family, "control") != 0)) {
     return PyErr_Format(PyExc_NotImplementedError, "there is no row %s", name);
   }
-  const auto& formal = handle->schema().arguments();
+  std::vector<Kind> kinds = kinds_of_row(handle, info);
   Node node{*g, {}, {}, {}, {}};
-  for (size_t i = 0; i < formal.size() && i < static_cast<size_t>(PyList_GET_SIZE(values)); i++) {
-    Kind kind = kind_of(*formal[i].real_type());
-    kind = kind == Kind::Int && (info.flags & TTC_OP_OPEN_INTS) != 0 ? Kind::Number : kind;
-    if (!node.add(PyList_GET_ITEM(values, static_cast<Py_ssize_t>(i)), kind)) {
+  for (size_t i = 0; i < kinds.size() && i < static_cast<size_t>(PyList_GET_SIZE(values)); i++) {
+    if (!node.add(PyList_GET_ITEM(values, static_cast<Py_ssize_t>(i)), kinds[i])) {
       return nullptr;
     }
   }
@@ -388,7 +401,8 @@ PyObject* py_graph_node(PyObject*, PyObject* args) {
                    .blocking = 0,
                    .ninto = 0,
                    .into = nullptr,
-                   .prompt = 0};
+                   .prompt = 0,
+                   .settings = 0};
   ttc_error err;
   if (ttc_graph_node(g->graph, &call, static_cast<uint32_t>(specs.size()), specs.data(), ids.data(), &err) != TTC_OK) {
     return raise_python(err);

@@ -262,7 +262,7 @@ uint32_t find_row(const char* name) {
 
 // Fills res, which points into itself and must not be copied; give back with ttc_result_done.
 void run_or_define(ttc_device* dev, uint32_t op, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<const ttc_tensor*> into,
-                   c10::ArrayRef<ttc_spec> specs, bool prompt, ttc_result* res) {
+                   c10::ArrayRef<ttc_spec> specs, bool prompt, uint32_t settings, ttc_result* res) {
   ttc_call call = {.op = op,
                    .narg = static_cast<uint32_t>(args.size()),
                    .args = args.data(),
@@ -270,7 +270,8 @@ void run_or_define(ttc_device* dev, uint32_t op, c10::ArrayRef<ttc_arg> args, c1
                    .blocking = blocking(),
                    .ninto = static_cast<uint32_t>(into.size()),
                    .into = into.data(),
-                   .prompt = prompt ? 1U : 0U};
+                   .prompt = prompt ? 1U : 0U,
+                   .settings = settings};
   ttc_error err;
   err.op[0] = '\0';
   ttc_status st = ttc_call_run(dev, &call, res, &err);
@@ -284,14 +285,14 @@ void run_or_define(ttc_device* dev, uint32_t op, c10::ArrayRef<ttc_arg> args, c1
 void run_into(const char* name, c10::ArrayRef<ttc_arg> args, const ttc_tensor& into, const ttc_spec& spec) {
   const ttc_tensor* target = &into;
   ttc_result res;
-  run_or_define(ttc_store_device(into.store), find_row(name), args, target, spec, false, &res);
+  run_or_define(ttc_store_device(into.store), find_row(name), args, target, spec, false, 0, &res);
   ttc_result_done(&res);
 }
 
 std::vector<at::Tensor> run_op(uint32_t op, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<const ttc_tensor*> into,
-                               c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index, bool prompt) {
+                               c10::ArrayRef<ttc_spec> specs, c10::DeviceIndex index, bool prompt, uint32_t settings) {
   ttc_result res;
-  run_or_define(device(index), op, args, into, specs, prompt, &res);
+  run_or_define(device(index), op, args, into, specs, prompt, settings, &res);
   std::vector<at::Tensor> out;
   for (uint32_t k = 0; k < res.nout; k++) {
     out.push_back(res.stores[k] != nullptr ? wrap(res.stores[k], res.specs[k], index) : at::Tensor());

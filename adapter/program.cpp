@@ -20,7 +20,7 @@ constexpr long kFirstArgument = -2;  // argument i of the call is kFirstArgument
 
 struct Program {
   PyObject_HEAD vectorcallfunc call;
-  uint32_t op;
+  uint32_t op, settings;
   std::vector<ttc_spec>* specs;
   std::vector<size_t>* take;   // argument of the call that is the graph's argument i
   std::vector<int>* into;      // the graph's argument that takes result k, or -1
@@ -125,7 +125,7 @@ PyObject* call_program(PyObject* self, PyObject* const* given, size_t flags, PyO
   std::vector<at::Tensor> fresh;
   try {
     pybind11::gil_scoped_release free;
-    fresh = run_op(p->op, a.args, a.into, *p->specs, index, /*prompt=*/true);
+    fresh = run_op(p->op, a.args, a.into, *p->specs, index, /*prompt=*/true, p->settings);
   } catch (const c10::NotImplementedError&) {
     if (p->nrandom != 0) {  // its ops will be called one by one, and take the same numbers
       at::Generator g = default_generator(index);
@@ -164,7 +164,8 @@ PyObject* new_program(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   long long op = 0;
   PyObject *take = nullptr, *into = nullptr, *outputs = nullptr;
-  if (!PyArg_ParseTuple(args, "LOOO", &op, &take, &into, &outputs)) {
+  unsigned settings = 0;
+  if (!PyArg_ParseTuple(args, "LOOO|I", &op, &take, &into, &outputs, &settings)) {
     return nullptr;
   }
   uint64_t nrandom = 0;
@@ -197,6 +198,7 @@ PyObject* new_program(PyTypeObject* type, PyObject* args, PyObject*) {
   if (p != nullptr) {
     p->call = call_program;
     p->op = static_cast<uint32_t>(op);
+    p->settings = settings;
     p->specs = specs.release();
     p->take = taken.release();
     p->into = targets.release();
@@ -216,7 +218,8 @@ bool add_program_type(PyObject* module) {
   Py_SET_REFCNT(&program_type, 1);
   program_type.tp_name = "torch_tpu._C.Program";
   program_type.tp_doc =
-      "Program(op id of a graph, its arguments' places among the call's, argument that takes each result or -1, what is returned).";
+      "Program(op id of a graph, its arguments' places among the call's, argument that takes each result or -1, what is returned, "
+      "settings as in ttc_call).";
   program_type.tp_basicsize = sizeof(Program);
   program_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
   program_type.tp_vectorcall_offset = offsetof(Program, call);

@@ -163,6 +163,11 @@ class GraphBuilder:
             args = arguments(op, node.args, node.kwargs) if isinstance(op, torch._ops.OpOverload) else node.args
             self.values[node] = special[op](self, args, node.meta["val"])
             return
+        if isinstance(op, torch._ops.HigherOrderOperator):
+            from torch_tpu._compile import regions
+
+            regions.call(self, node)
+            return
         if not isinstance(op, torch._ops.OpOverload):
             raise Untraceable(f"{op} is no op")
         if op.namespace != "aten" or op._schema.is_mutable:
@@ -210,6 +215,10 @@ class GraphBuilder:
     def finish_values(self, results: Sequence[Any], strides: Sequence[Any]) -> int:
         """The op id that runs the graph and gives these values, with these strides (None: contiguous)."""
         return _C.graph_finish(self.graph, list(results), list(strides))
+
+    def region(self, name: str, ints: list[int], values: list[int], results: Sequence[torch.Tensor]) -> list[int]:
+        """Append a node of the family "control": finished graphs and other ints, and the values they are given."""
+        return _C.graph_node(self.graph, name, [ints, values], [self.spec(t) for t in results])
 
     def size(self, n: Any) -> int:
         """A size as a number.

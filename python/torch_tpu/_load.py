@@ -75,7 +75,7 @@ def load() -> types.ModuleType:
     atexit.register(lambda: module.end(threading.active_count() > 1))
     sys.modules["torch_tpu._C"] = module
 
-    from torch_tpu import _composed, _kernels, _nested, _sparse, _vmap, tpu  # noqa: F401
+    from torch_tpu import _composed, _kernels, _nested, _settings, _sparse, _vmap, tpu  # noqa: F401
 
     if os.environ.get("TORCH_TPU_CACHE_SHARED"):
         from torch_tpu import _shared
@@ -92,5 +92,6 @@ def load() -> types.ModuleType:
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _patch.patch()
+    _settings.register()
     _safetensors.watch()
     return module

@@ -304,8 +304,8 @@ ttc_status ttc_graph_node(ttc_graph *g, const ttc_call *call, uint32_t nout, con
     }
   }
   bool random = (row->flags & TTC_OP_RNG) != 0;
-  if (random) {
-    TTC_TRY(ttc__rng_check(row, call, err));
+  if (random && ttc__rng_check(row, call, err) != TTC_OK) {
+    return err->code = TTC_UNIMPLEMENTED; /* the call itself will tell */
   }
   node *n = ttc__arena_alloc(g->arena, sizeof *n);
   if (n == NULL) {

@@ -18,6 +18,8 @@ typedef struct program {
   uint32_t nparam, cap;
   ttc_val fault; /* TTC_POISON until something is checked */
   bool quiet;
+  int depth; /* regions around what is being lowered */
+  bool carry_faults, fault_in_region;
   uint32_t nverify;
   ttc__verify verify[TTC__MAX_VERIFY];
 } program;
@@ -205,6 +207,9 @@ ttc_val op_num(ttc_lower *c, int i, int k, ttc_dtype d) {
   shlo *b = c->p->b;
   if (a->kind == TTC_ARG_INT || a->kind == TTC_ARG_BOOL) {
     return shlo_const_i(b, d, a->i, 0, NULL);
+  }
+  if (a->kind == TTC_ARG_TENSOR && c->values != NULL) { /* of a graph that is called within another */
+    return shlo_convert(b, tensor_value(c, i, k), d);
   }
   const ttc_scalar *s = scalar(c, i, k);
   if (s == NULL) {
@@ -396,6 +401,10 @@ ttc_dtype op_promote(const ttc_lower *c, int first, int last) {
 
 ttc_val ttc__fault_state(ttc_lower *c) {
   program *p = c->p;
+  if (p->depth > 0 && !p->carry_faults) {
+    p->fault_in_region = true;
+    return shlo_error(p->b, TTC_INTERNAL, "%s checks its data in a region that does not carry the fault", op_name(c));
+  }
   if (p->fault.id < 0) {
     int64_t n = TTC__FAULT_WORDS;
     p->fault = param(p, (ttc__param){.kind = TTC__PARAM_FAULT}, TTC_S64, 1, &n);
@@ -405,8 +414,22 @@ ttc_val ttc__fault_state(ttc_lower *c) {
 void ttc__set_fault_state(ttc_lower *c, ttc_val v) {
   c->p->fault = v;
 }
+bool ttc__region_begin(ttc_lower *c) {
+  if (c->p->carry_faults) {
+    (void)ttc__fault_state(c);
+  }
+  c->p->depth++;
+  return c->p->carry_faults;
+}
+void ttc__region_end(ttc_lower *c) {
+  c->p->depth--;
+}
+/* In a region it is not known whether the check is made. */
 bool ttc__check_needed(ttc_lower *c, ttc_val idx, int64_t size, bool wrap) {
   program *p = c->p;
+  if (p->depth > 0) {
+    return true;
+  }
   for (uint32_t i = 0; i < p->nparam && p->nverify < TTC__MAX_VERIFY; i++) {
     if (p->params[i].kind == TTC__PARAM_STORE && p->param_values[i].id == idx.id) {
       p->verify[p->nverify++] = (ttc__verify){.slot = p->params[i].i, .wrap = wrap, .size = size};
@@ -493,6 +516,40 @@ void ttc__lower_node(ttc_lower *graph, const ttc_call *node, uint32_t nout, cons
     rets[k] = TTC_POISON;
   }
   run_rule(&c);
+}
+
+void ttc__lower_call(ttc_lower *c, uint32_t graph, int n, const ttc_val *args, int nout, const ttc_spec *outs, ttc_val *rets) {
+  shlo *b = c->p->b;
+  const ttc_op_row *row = ttc__op_row(graph);
+  ttc_tensor *tensors = calloc((size_t)n + 1, sizeof *tensors);
+  ttc_spec *specs = calloc((size_t)n + 1, sizeof *specs);
+  ttc_arg *list = calloc((size_t)n + 1, sizeof *list);
+  for (int k = 0; k < nout; k++) {
+    rets[k] = TTC_POISON;
+  }
+  if (row == NULL || tensors == NULL || specs == NULL || list == NULL) {
+    shlo_error(b, row == NULL ? TTC_INVALID_ARGUMENT : TTC_RESOURCE_EXHAUSTED, "%s: there is no graph %u, or no memory", op_name(c),
+               graph);
+    goto done;
+  }
+  for (int k = 0; k < n; k++) {
+    const shlo_type *t = shlo_typeof(b, args[k]);
+    specs[k].ndim = t->ndim < TTC_MAX_NDIM ? t->ndim : TTC_MAX_NDIM;
+    memcpy(specs[k].sizes, t->dims, sizeof specs[k].sizes);
+    ttc__dense_strides(specs[k].ndim, specs[k].sizes, specs[k].strides);
+    tensors[k] = (ttc_tensor){.sizes = specs[k].sizes,
+                              .strides = specs[k].strides,
+                              .value = k,
+                              .dtype = (uint8_t)t->dtype,
+                              .ndim = (uint8_t)specs[k].ndim};
+    list[k] = (ttc_arg){.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &tensors[k]};
+  }
+  ttc_call call = {.op = graph, .narg = (uint32_t)n, .args = list, .default_float = c->p->in->call->default_float};
+  ttc__lower_node(c, &call, (uint32_t)nout, outs, args, rets);
+done:
+  free(tensors);
+  free(specs);
+  free(list);
 }
 
 void *ttc__lower_data(const ttc_lower *c) {
@@ -584,21 +641,12 @@ static ttc_status lower_into(program *p, ttc__lowered *out, ttc_error *err) {
   return TTC_OK;
 }
 
-ttc_status ttc__lower(const ttc__lower_in *in, ttc__lowered *out, ttc_error *err) {
-  const ttc_op_row *row = ttc__op_row(in->call->op);
+/* *again: it failed because a region checks something, which is known only now. */
+static ttc_status attempt(const ttc__lower_in *in, const ttc_op_row *row, bool carry_faults, bool *again, ttc__lowered *out,
+                          ttc_error *err) {
   memset(out, 0, sizeof *out);
-  if (row == NULL) {
-    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "there is no op %u", in->call->op);
-  }
-  ttc__program_fn whole = ttc__op_program(in->call->op);
-  if (whole != NULL) {
-    ttc_status made = whole(in, ttc__op_data(in->call->op), out, err);
-    if (made != TTC_OK) {
-      ttc__lowered_free(out);
-    }
-    return made;
-  }
   program p = {.in = in,
+               .carry_faults = carry_faults,
                .b = shlo_new(row->name),
                .first = calloc(in->call->narg + 1, sizeof *p.first),
                .slots = calloc(in->nslot + 1, sizeof *p.slots),
@@ -633,7 +681,28 @@ done:
   free(p.have);
   free(p.params);
   free(p.param_values);
+  *again = p.fault_in_region;
   return st;
+}
+
+ttc_status ttc__lower(const ttc__lower_in *in, ttc__lowered *out, ttc_error *err) {
+  const ttc_op_row *row = ttc__op_row(in->call->op);
+  if (row == NULL) {
+    memset(out, 0, sizeof *out);
+    return TTC_FAIL(err, TTC_INVALID_ARGUMENT, "there is no op %u", in->call->op);
+  }
+  ttc__program_fn whole = ttc__op_program(in->call->op);
+  if (whole != NULL) {
+    memset(out, 0, sizeof *out);
+    ttc_status made = whole(in, ttc__op_data(in->call->op), out, err);
+    if (made != TTC_OK) {
+      ttc__lowered_free(out);
+    }
+    return made;
+  }
+  bool again = false;
+  ttc_status st = attempt(in, row, false, &again, out, err);
+  return again ? attempt(in, row, true, &again, out, err) : st;
 }
 
 void ttc__lowered_free(ttc__lowered *l) {

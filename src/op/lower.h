@@ -101,6 +101,11 @@ ttc__program_fn ttc__op_program(uint32_t op); /* NULL: it has a rule */
 void ttc__lower_node(ttc_lower *graph, const ttc_call *node, uint32_t nout, const ttc_spec *outs, const ttc_val *values,
                      ttc_val *rets);
 void *ttc__lower_data(const ttc_lower *c);
+/* Lower a finished graph as part of a row's rule, its arguments being values: in a region, or where it stands. */
+void ttc__lower_call(ttc_lower *c, uint32_t graph, int n, const ttc_val *args, int nout, const ttc_spec *outs, ttc_val *rets);
+/* Around a region in which graphs are lowered. True: the fault is to be carried through it, and out of it. */
+bool ttc__region_begin(ttc_lower *c);
+void ttc__region_end(ttc_lower *c);
 
 /* ---- faults: s64[TTC__FAULT_WORDS]: op + 1 (0: none), kind, value, axis, size. One lives on each device; programs that check take
  * it and give it back. */

@@ -37,7 +37,7 @@ typedef struct ttc_op_row {
 #define TTC__FAMILIES(X) \
   X(unary) X(act) X(special) X(binary) X(compare) X(cast) X(fill) X(view) X(reduce) X(scan) X(sort) X(matmul) X(conv) \
   X(pool) X(pad) X(resample) X(index) X(norm) X(softmax) X(loss) X(distance) X(attention) X(rng) X(sample) X(foreach) X(optim) \
-  X(linalg) X(eigen) X(fft) X(rnn) X(misc)
+  X(linalg) X(eigen) X(fft) X(rnn) X(misc) X(control)
 /* clang-format on */
 #define TTC__DECLARE(f)                      \
   extern const ttc_op_row ttc__##f##_rows[]; \

@@ -269,8 +269,9 @@ static ttc_plan *look_up(ttc_device *dev, const ttc_call *call, bool *no_memory)
     }
   }
   /* Read once: what define() makes must be what the key says. */
-  dev->precision = atomic_load_explicit(&ttc__matmul_precision, memory_order_relaxed);
-  dev->options = atomic_load_explicit(&ttc__option_set, memory_order_relaxed);
+  uint32_t own = call->settings;
+  dev->precision = (own & 3) != 0 ? (int)(own & 3) - 1 : atomic_load_explicit(&ttc__matmul_precision, memory_order_relaxed);
+  dev->options = own >> 2 != 0 ? own >> 2 : atomic_load_explicit(&ttc__option_set, memory_order_relaxed);
   *no_memory = !ttc__key_make(&dev->site, call, (uint64_t)dev->precision | (uint64_t)dev->options << 8);
   if (*no_memory) {
     return NULL;

@@ -13,6 +13,9 @@ static uint32_t nset = 1;
 atomic_uint ttc__option_set;
 
 const char *const *ttc__options(uint32_t set) {
+  if (set >= MAX_OPTION_SETS) {
+    return NULL;
+  }
   union {
     char **made;
     const char *const *list;

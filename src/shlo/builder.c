@@ -286,6 +286,7 @@ ttc_val shlo_param(shlo *b, ttc_dtype dtype, int ndim, const int64_t *dims) {
   b->alias = p;
   ttc_val v = new_value(b, &t, -1, b->nparam);
   if (v.id >= 0) {
+    b->values[v.id].region = 0; /* the function's, wherever it is first asked for */
     b->alias[b->nparam++] = -1;
   }
   return v;

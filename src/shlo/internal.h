@@ -8,8 +8,8 @@
 #include "shlo/shlo.h"
 
 #define SHLO__MAX_NDIM (3 * TTC_MAX_NDIM)
-#define SHLO__MAX_DEPTH 16   /* nested regions */
-#define SHLO__MAX_OPERAND 64 /* operands of one variadic operation with a region */
+#define SHLO__MAX_DEPTH 16    /* nested regions */
+#define SHLO__MAX_OPERAND 256 /* operands of one variadic operation with a region */
 
 typedef struct shlo__value {
   shlo_type type;

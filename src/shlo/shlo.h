@@ -38,7 +38,8 @@ void shlo_source(shlo *b, const char *op, const char *file, int line);
 /* A comment line (the op) before the next operations. */
 void shlo_comment(shlo *b, const char *text);
 
-/* Parameters may be added at any time, outside a region's body; alias_output >= 0 donates the parameter to that result. */
+/* Parameters may be added at any time, in regions that see what is around them too; alias_output >= 0 donates the parameter to that
+ * result. */
 ttc_val shlo_param(shlo *b, ttc_dtype dtype, int ndim, const int64_t *dims);
 void shlo_param_alias(shlo *b, int param, int output);
 /* The results; then, once, the module text (free() it). TTC_INVALID_ARGUMENT with the first noted cause if anything was poisoned.

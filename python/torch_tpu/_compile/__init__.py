@@ -17,6 +17,7 @@ from torch_tpu import _decompose
 from torch_tpu._compile import saved, watch
 from torch_tpu._compile.partition import keep_apart, partition
 from torch_tpu._compile.program import Compiled, refused
+from torch_tpu._settings import checked
 
 __all__ = ["Compiled", "backend", "refused"]
 
@@ -37,8 +38,10 @@ def _is_plain(graph: Compiled, ngiven: int) -> bool:
     )
 
 
-def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """The Dynamo backend ``tpu``."""
+def backend(
+    module: fx.GraphModule, example_inputs: Sequence[Any], mode: str | None = None, options: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """The Dynamo backend ``tpu``; ``_settings.py`` says what modes and options mean."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.eval_frame import innermost_fn
     from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
@@ -46,10 +49,11 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: An
     def kept(make: Callable[[fx.GraphModule, Sequence[Any]], Compiled]) -> SerializableAOTDispatchCompiler:
         return SerializableAOTDispatchCompiler(Compiled, make)
 
+    settings = checked(mode, options)
     plain: list[Compiled] = []
 
     def inference(module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        graph = Compiled("graph", module)
+        graph = Compiled("graph", module, settings)
         if _is_plain(graph, len(example_inputs)):
             graph.plain = True
             plain.append(graph)
@@ -57,8 +61,8 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: An
 
     keep_apart()
     compiler = aot_autograd(
-        fw_compiler=kept(lambda m, i: Compiled("forward", m)),
-        bw_compiler=kept(lambda m, i: Compiled("backward", m)),
+        fw_compiler=kept(lambda m, i: Compiled("forward", m, settings)),
+        bw_compiler=kept(lambda m, i: Compiled("backward", m, settings)),
         inference_compiler=kept(inference),
         partition_fn=partition,
         decompositions=_decompose.functional_table(),
@@ -66,9 +70,9 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **options: An
     )
     watch.follow()
     watch.made["graphs"] += 1
-    watch.dump_graph("given", module)
-    saved.mark(module, options)
-    with saved.in_use():
+    saved.mark(module, settings)
+    with saved.in_use(), watch.dumping(settings.get("dump")):
+        watch.dump_graph("given", module)
         call = compiler(module, list(example_inputs))
     loaded = saved.loaded()
     watch.made["loaded"] += bool(loaded)

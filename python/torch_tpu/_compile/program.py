@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch_tpu._compile.saved import Saved
 from torch_tpu._compile.sizes import Sizes
 from torch_tpu._compile.stages import on_tpu, stages, writes
 from torch_tpu._decompose import GraphBuilder, Untraceable
+from torch_tpu._settings import number
 
 _C: Any = sys.modules["torch_tpu._C"]
 
@@ -32,8 +33,17 @@ class Program:
         slot: each node's place in a call's environment.
     """
 
-    def __init__(self, name: str, nodes: list[fx.Node], escapes: set[fx.Node], slot: dict[fx.Node, int], sizes: Sizes) -> None:
+    def __init__(
+        self,
+        name: str,
+        nodes: list[fx.Node],
+        escapes: set[fx.Node],
+        slot: dict[fx.Node, int],
+        sizes: Sizes,
+        settings: Mapping[str, Any],
+    ) -> None:
         self.name, self.nodes, self.sizes, self.slot = name, nodes, sizes, slot
+        self.settings, self.dump = number(settings), settings.get("dump")
         inside = set(nodes)
         reads = dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside)
         self.tensors = [n for n in reads if isinstance(n.meta.get("val"), torch.Tensor)]
@@ -82,9 +92,13 @@ class Program:
     def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
         op = self.ops.get(values)
         if op is None:
-            self.ids[values] = self.build(values)
-            op = self.ops[values] = _C.Program(self.ids[values], self.inputs, self.into, None)
-        for i, t in zip(self.fills, op(*env), strict=True):
+            with watch.dumping(self.dump):
+                self.ids[values] = self.build(values)
+                op = self.ops[values] = _C.Program(self.ids[values], self.inputs, self.into, None, self.settings)
+                out = op(*env)
+        else:
+            out = op(*env)
+        for i, t in zip(self.fills, out, strict=True):
             env[i] = t
 
 
@@ -145,9 +159,10 @@ def _fill(a: Any, env: list[Any]) -> Any:
 class Compiled(Saved):
     """A compiled graph: called with its inputs in a list, which it empties, it returns its outputs."""
 
-    def __init__(self, name: str, module: fx.GraphModule) -> None:
+    def __init__(self, name: str, module: fx.GraphModule, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self._made_of = name, module
+        settings = dict(settings or {})
+        self._made_of = name, module, settings
         self._time_taken_ns = 0
         self._boxed_call = True  # an attribute of the instance, for wrappers copy those
         watch.dump_graph(name, module)
@@ -168,11 +183,11 @@ class Compiled(Saved):
             elif here:
                 inside = set(here)
                 escapes = {n for n in here if any(u not in inside for u in n.users)}
-                self.steps.append(Stage(Program(f"{name}_{at}", here, escapes, slot, self.sizes), calls))
+                self.steps.append(Stage(Program(f"{name}_{at}", here, escapes, slot, self.sizes, settings), calls))
         self.outputs = fx.node.map_arg(list(nodes[-1].args[0]), lambda n: _Slot(slot[n]))
         # A graph of known sizes that is one program and nothing else is called without all this from its second call on.
         self.direct: Callable[..., list[Any]] | None = None
-        simple = len(self.steps) == 1 and not self.sizes.where and all(c is None for c in self.rest)
+        simple = len(self.steps) == 1 and not self.sizes.where and not any(isinstance(c, torch.Tensor) for c in self.rest)
         self.only = self.steps[0] if simple and isinstance(self.steps[0], Stage) else None
 
     def flat(self, *args: Any) -> list[Any]:
@@ -188,7 +203,7 @@ class Compiled(Saved):
         places = [program.fills.index(o) if o in program.fills else -2 - o if isinstance(o, _Slot) else o for o in self.outputs]
         if all(isinstance(o, _Slot) or o is None for o in self.outputs):
             op = program.ids[()]
-            self.direct = _C.Program(op, program.inputs, program.into, [-1 if o is None else o for o in places])
+            self.direct = _C.Program(op, program.inputs, program.into, [-1 if o is None else o for o in places], program.settings)
 
     def __call__(self, args: list[Any]) -> list[Any]:  # type: ignore[override]  # AOTAutograd gives a list
         if self.direct is not None:

@@ -12,6 +12,7 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from torch_tpu import _decompose
+from torch_tpu._compile import regions
 
 _C: Any = sys.modules["torch_tpu._C"]
 
@@ -39,6 +40,8 @@ def _usable() -> set[str]:
 
 def draws(node: fx.Node) -> bool:
     """Whether the node draws random numbers."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return regions.any_inside(node, draws)
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
@@ -70,7 +73,7 @@ def _in_program(node: fx.Node, known: dict[fx.Node, bool]) -> bool:
         if isinstance(v, torch.Tensor) and not on_tpu(v) and v.dim() != 0:
             return False
     if node.target in _decompose.special or isinstance(node.target, torch._ops.HigherOrderOperator):
-        return node.target in _decompose.special
+        return node.target in _decompose.special or regions.fits(node, _all_in_program, draws)
     if writes(node):
         return isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
     if node.target.namespace != "aten" or node.target._schema.is_mutable:
@@ -81,6 +84,15 @@ def _in_program(node: fx.Node, known: dict[fx.Node, bool]) -> bool:
 def _devices(node: fx.Node) -> set[str]:
     val = node.meta.get("val")
     return {v.device.type for v in (val if isinstance(val, list | tuple) else [val]) if isinstance(v, torch.Tensor)}
+
+
+def _all_in_program(graph: fx.Graph) -> bool:
+    """Whether all of a region's ops can be."""
+    known: dict[fx.Node, bool] = {}
+    for node in graph.nodes:
+        if node.op == "call_function":
+            known[node] = _in_program(node, known)
+    return all(known.values())
 
 
 def stages(graph: fx.Graph) -> dict[fx.Node, int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from torch import fx
@@ -73,6 +75,18 @@ def dump_to(folder: str | os.PathLike[str] | None) -> None:
         path.mkdir(parents=True, exist_ok=True)
         _dumps.append(path)
     core().ttc_dump_to(os.fsencode(_dumps[-1]) if _dumps else None)
+
+
+@contextlib.contextmanager
+def dumping(folder: str | None) -> Iterator[None]:
+    """Dump what is compiled in the block into ``folder``, if there is one."""
+    if folder is not None:
+        dump_to(folder)
+    try:
+        yield
+    finally:
+        if folder is not None:
+            dump_to(None)
 
 
 def dump_graph(name: str, module: fx.GraphModule) -> None:

@@ -31,11 +31,23 @@ def _use() -> None:
     if not options:
         _C.use_compile_options(0)
         return
+    _C.use_compile_options(_listed(options))
+
+
+def _listed(options: Mapping[str, str]) -> int:
     try:
-        number = _C.add_compile_options(_C.current_device(), [f"{k}={v}" for k, v in options.items()])
+        return _C.add_compile_options(_C.current_device(), [f"{k}={v}" for k, v in options.items()])
     except RuntimeError as e:
         raise ValueError(f"the compiler refuses these options: {str(e).removeprefix('PJRT_Client_Compile: ')}") from None
-    _C.use_compile_options(number)
+
+
+def number(options: Mapping[str, Any]) -> int:
+    """The core's number of a list of options: those set for good, and these.
+
+    Raises:
+        ValueError: for an option the compiler does not know, or a value it cannot read.
+    """
+    return _listed(_always | {k: _text(k, v) for k, v in options.items()})
 
 
 def push(options: Mapping[str, Any]) -> None:
