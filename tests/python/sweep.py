@@ -39,12 +39,13 @@ def worker(count: int) -> None:
     """Case ids on stdin, one JSON line each on stdout."""
     import conftest  # noqa: F401
     import opcase
+    import opcompile
 
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for line in sys.stdin:
         case = opcase.Case.parse(line)
-        runner = opcase.Runner(case, count)
+        runner = opcompile.Runner(case, count)
         t = time.monotonic()
         outcome, message = "pass", ""
         try:
@@ -111,8 +112,10 @@ class Pool:
 def chosen(a) -> list[str]:
     import conftest  # noqa: F401
     import opcase
+    import opcompile
 
-    cases = opcase.sampled_cases() if a.sampled else opcase.all_cases()
+    modules = (opcase, opcompile)
+    cases = [c for m in modules for c in (m.sampled_cases() if a.sampled else m.all_cases())]
     again = None
     if a.again:
         lines = [json.loads(line) for line in pathlib.Path(a.again).read_text().splitlines()]

@@ -173,3 +173,12 @@ def test_wrong_index_is_told():
     y = f(torch.arange(4.0, device=DEV), torch.tensor([1, 9], device=DEV))
     with pytest.raises(IndexError, match="index 9"):
         y.cpu()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_parts_of_an_input_that_needs_a_gradient_share_its_memory(dynamic):
+    x = torch.arange(6.0, device=DEV).requires_grad_()
+    a, b = compiled(lambda x: x.chunk(2), dynamic=dynamic)(x)
+    (a.sum() + 2 * b.sum()).backward()
+    assert x.grad.tolist() == [1.0] * 3 + [2.0] * 3
+    assert {t.untyped_storage().data_ptr() for t in (a, b)} == {x.untyped_storage().data_ptr()}

@@ -184,7 +184,8 @@ class Compiled(Saved):
                 inside = set(here)
                 escapes = {n for n in here if any(u not in inside for u in n.users)}
                 self.steps.append(Stage(Program(f"{name}_{at}", here, escapes, slot, self.sizes, settings), calls))
-        self.outputs = fx.node.map_arg(list(nodes[-1].args[0]), lambda n: _Slot(slot[n]))
+        # What a write gives is the input that it writes.
+        self.outputs = fx.node.map_arg(list(nodes[-1].args[0]), lambda n: _Slot(slot[n.args[0] if writes(n) else n]))
         # A graph of known sizes that is one program and nothing else is called without all this from its second call on.
         self.direct: Callable[..., list[Any]] | None = None
         simple = len(self.steps) == 1 and not self.sizes.where and not any(isinstance(c, torch.Tensor) for c in self.rest)

@@ -81,6 +81,34 @@ def _in_program(node: fx.Node, known: dict[fx.Node, bool]) -> bool:
     return _decompose.row_name(node.target) in _usable() and not (draws(node) and _own_generator(node))
 
 
+def _source(node: fx.Node) -> fx.Node | None:
+    """What the node is a view of."""
+    if node.target is operator.getitem:
+        return _source(node.args[0])  # type: ignore[arg-type]
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    first, returns = node.target._schema.arguments[:1], node.target._schema.returns
+    views = bool(first) and len(returns) == 1 and returns[0].alias_info is not None and not returns[0].alias_info.is_write
+    return node.args[0] if views and isinstance(node.args[0], fx.Node) else None
+
+
+def _parts(graph: fx.Graph) -> set[fx.Node]:
+    """Results that are one of several views of an input (``chunk``), and what leads to them. Of these AOTAutograd leaves it to the
+    graph that they share the input's memory, so they are called as in eager mode. A written input is another matter: its views are
+    of its new contents."""
+    written = {n.args[0] for n in graph.nodes if writes(n)}
+    found: set[fx.Node] = set()
+    for n in next(iter(reversed(graph.nodes))).all_input_nodes:
+        way = [n]
+        while (source := _source(way[-1])) is not None:
+            if way[-1].target is operator.getitem:
+                way.append(way[-1].args[0])
+            way.append(source)
+        if way[-1].op == "placeholder" and way[-1] not in written and any(w.target is operator.getitem for w in way):
+            found.update(way[:-1])
+    return found
+
+
 def _devices(node: fx.Node) -> set[str]:
     val = node.meta.get("val")
     return {v.device.type for v in (val if isinstance(val, list | tuple) else [val]) if isinstance(v, torch.Tensor)}
@@ -104,13 +132,13 @@ def stages(graph: fx.Graph) -> dict[fx.Node, int]:
     stage: dict[fx.Node, int] = {}
     known: dict[fx.Node, bool] = {}
     last: dict[str, int] = {}  # by device, the last stage that reads there
-    drawn = 0
+    drawn, parts = 0, _parts(graph)
     devices: dict[fx.Node, set[str]] = {}  # of each node, looked at once: some give lists of hundreds
     for node in graph.nodes:
         devices[node] = _devices(node)
         if node.op in ("placeholder", "output", "get_attr"):
             continue
-        inside = known[node] = _in_program(node, known)
+        inside = known[node] = node not in parts and _in_program(node, known)
         reads = node.all_input_nodes
         at = max([stage.get(n, 0) for n in reads], default=0)
         at = max(at, 1 if inside else 0)
