@@ -109,12 +109,18 @@ static ttc_status make_outputs(ttc_device *dev, const ttc_plan *plan, ttc_store 
   return TTC_OK;
 }
 
-static _Thread_local bool compile_only;
+static _Thread_local bool compile_only_here;
+static atomic_int ncompile_only; /* threads that only compile: looked at first, for it costs less */
 
 bool ttc_compile_only(bool on) {
-  bool before = compile_only;
-  compile_only = on;
+  bool before = compile_only_here;
+  compile_only_here = on;
+  atomic_fetch_add(&ncompile_only, (int)on - (int)before);
   return before;
+}
+
+static inline bool compile_only(void) {
+  return atomic_load_explicit(&ncompile_only, memory_order_relaxed) != 0 && compile_only_here;
 }
 
 static ttc_status wait_compiled(ttc_plan *plan, ttc_error *err) {
@@ -137,7 +143,7 @@ static ttc_status wait_compiled(ttc_plan *plan, ttc_error *err) {
 
 /* A call of a thread in Debug mode, or one that is only compiled: wait for it. On failure nothing is left of its results. */
 static ttc_status wait_for(ttc_device *dev, ttc_result *res, ttc_error *err) {
-  ttc_status st = compile_only ? wait_compiled(res->plan, err) : ttc__settle(dev, err);
+  ttc_status st = compile_only() ? wait_compiled(res->plan, err) : ttc__settle(dev, err);
   if (st != TTC_OK) {
     for (uint32_t k = 0; k < res->nout; k++) {
       ttc_store_release(res->stores[k]);
@@ -149,10 +155,10 @@ static ttc_status wait_for(ttc_device *dev, ttc_result *res, ttc_error *err) {
 
 /* The call is queued, no lock held. A program still being compiled is the launch thread's to wait for. */
 static ttc_status finish(ttc_device *dev, const ttc_call *call, ttc_result *res, ttc_error *err) {
-  if (call->prompt != 0 && !compile_only) {
+  if (call->prompt != 0 && !compile_only()) {
     ttc__queue_prompt(dev, atomic_load_explicit(&res->plan->state, memory_order_acquire) == PLAN_READY);
   }
-  return call->blocking != 0 || compile_only ? wait_for(dev, res, err) : TTC_OK;
+  return call->blocking != 0 || compile_only() ? wait_for(dev, res, err) : TTC_OK;
 }
 
 /* ------------------------------------------------------------------------------------------ what is known of stores */
@@ -445,7 +451,7 @@ ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, 
     st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   } else if (plan != NULL) {
     plan = plan->low.nverify != 0 ? without_checks(dev, plan, call) : plan;
-    st = compile_only ? pretend(dev, plan, res, err) : enqueue(dev, plan, call, res, err);
+    st = compile_only() ? pretend(dev, plan, res, err) : enqueue(dev, plan, call, res, err);
   }
   ttc__lock_drop(&dev->dispatch);
   return st == TTC_OK ? finish(dev, call, res, err) : st;
@@ -468,7 +474,7 @@ ttc_status ttc_call_define(ttc_device *dev, const ttc_call *call, uint32_t nout,
     st = define(dev, call, nout, specs, &plan, err);
   }
   if (st == TTC_OK) {
-    st = compile_only ? pretend(dev, plan, res, err) : enqueue(dev, plan, call, res, err);
+    st = compile_only() ? pretend(dev, plan, res, err) : enqueue(dev, plan, call, res, err);
   }
   ttc__lock_drop(&dev->dispatch);
   while (old != NULL) {

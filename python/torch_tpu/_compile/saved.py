@@ -185,13 +185,17 @@ def mark(module: fx.GraphModule, options: dict[str, Any]) -> None:
 def in_use() -> Iterator[None]:
     """While AOTAutograd works for us: its cache keeps our graphs, forward and backward in one entry.
 
-    The key would also name Inductor's backends for other devices, which takes half a second of importing them.
+    The key would also name Inductor's backends for other devices, which takes half a second of importing them, and hash PyTorch's
+    own source, which takes a fifth; a release is known by its commit.
     """
+    commit = torch.version.git_version
+    release = f"{torch.__version__} {commit}".encode()
     with (
         torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),
         unittest.mock.patch.multiple(
             torch._inductor.codecache,
             init_backend_registration=lambda: None,
+            torch_key=(lambda: release) if commit and commit != "Unknown" else torch._inductor.codecache.torch_key,
             custom_backend_passes={},
             custom_backend_codegen_configs={},
         ),
