@@ -230,7 +230,11 @@ class Saved(OutputCode):
             raise BypassAOTAutogradCache("the trace depends on the value of a float")
         graph = next(a for a in self._made_of if isinstance(a, fx.GraphModule))
         rest = [None if a is graph else a for a in self._made_of]
-        self.__dict__ = {"_saved": (version(), rest, dumps(graph), self.plain), "_time_taken_ns": 0}
+        try:
+            data = dumps(graph)
+        except (pickle.PicklingError, TypeError, AttributeError) as e:
+            raise BypassAOTAutogradCache(f"the graph cannot be kept: {e}") from e
+        self.__dict__ = {"_saved": (version(), rest, data, self.plain), "_time_taken_ns": 0}
 
     def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:
         saved = self.__dict__.pop("_saved", None)
