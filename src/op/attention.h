@@ -51,7 +51,7 @@ ttc_val ttc__tile_entry(shlo *b, ttc_val list, ttc_val k);
 /* out [B, H, T, dv] in `type`, lse and max [B, H, T] in `acc`: both -inf, and out 0, for a query that sees no key. */
 void ttc__attend(shlo *b, ttc__tiles *t, ttc_val *out, ttc_val *lse, ttc_val *max);
 /* g [B, H, T, dv] in `type`; lse as above, or 0 where that is -inf; dot = rowsum(g·out) less the gradient of lse: [B, H, T] in acc.
- * grads: of q, k, v, in acc. extras: start values in, sums out. */
+ * grads: of q in type, of k and v in acc. extras: start values in, sums out. */
 void ttc__attend_back(shlo *b, ttc__tiles *t, ttc_val g, ttc_val lse, ttc_val dot, ttc_val *grads, ttc_val *extras);
 
 /* flex.c */

@@ -340,7 +340,7 @@ static void backward_row(shlo *b, void *ctx, const ttc_val *args, ttc_val *resul
     state[k] = args[k + 1];
   }
   along_keys(b, w, 3 + t->nextra, state, backward_tile);
-  results[0] = paste(b, t, &w->at, args[1], state[0], false, false);
+  results[0] = paste(b, t, &w->at, args[1], shlo_mul(b, state[0], t->scale), false, false);
   for (int k = 1; k < 3 + t->nextra; k++) {
     results[k] = state[k];
   }
@@ -352,14 +352,14 @@ void ttc__attend_back(shlo *b, ttc__tiles *t, ttc_val g, ttc_val lse, ttc_val do
   w.lses = per_row(b, t, calm(b, lse));
   w.dots = ttc__once(b, per_row(b, t, dot));
   int64_t rows[4] = {t->batch, t->heads, t->nq * t->cq, t->width}, keys[4] = {t->batch, t->groups, t->nk * t->ck, t->width};
-  ttc_val state[STATE] = {shlo_const_f(b, t->acc, 0, 4, rows), shlo_const_f(b, t->acc, 0, 4, keys)};
+  ttc_val state[STATE] = {shlo_const_f(b, t->type, 0, 4, rows), shlo_const_f(b, t->acc, 0, 4, keys)};
   keys[3] = t->vwidth;
   state[2] = shlo_const_f(b, t->acc, 0, 4, keys);
   for (int k = 0; k < t->nextra; k++) {
     state[3 + k] = extras[k];
   }
   along_queries(b, &w, 3 + t->nextra, state, backward_row);
-  grads[0] = shlo_mul(b, first_rows(b, t, state[0]), t->scale);
+  grads[0] = first_rows(b, t, state[0]);
   grads[1] = shlo_mul(b, shlo_slice_axis(b, state[1], 2, 0, t->keys), t->scale);
   grads[2] = shlo_slice_axis(b, state[2], 2, 0, t->keys);
   for (int k = 0; k < t->nextra; k++) {
