@@ -692,3 +692,28 @@ def test_marked_regions_checkpoints_and_wraps():
     for p, q in zip(on.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(p.grad.cpu(), q.grad, rtol=1e-4, atol=1e-5)
     assert _compile.refused == {}
+
+
+def test_a_graph_of_thousands_of_nodes():
+    from torch._subclasses import FakeTensorMode
+
+    n, graph = 2000, torch.fx.Graph()
+    with FakeTensorMode():
+        val = torch.empty(4, device=DEV)
+    y = graph.placeholder("x")
+    y.meta["val"] = val
+    for _ in range(n):
+        y = graph.call_function(torch.ops.aten.add.Tensor, (y, 1))
+        y.meta["val"] = val
+    graph.output((y,))
+    out = _compile.Compiled("chain", torch.fx.GraphModule({}, graph))([torch.zeros(4, device=DEV)])
+    assert out[0].tolist() == [n] * 4
+
+
+def test_dump_option(tmp_path):
+    f = compiled(lambda x: x.sin() * 3, options={"dump": str(tmp_path / "dumped")})
+    f(torch.rand(3, device=DEV)).cpu()
+    assert any((tmp_path / "dumped").rglob("*.mlir"))
+    before = set((tmp_path / "dumped").rglob("*"))
+    compiled(lambda x: x.cos() * 3)(torch.rand(3, device=DEV)).cpu()
+    assert set((tmp_path / "dumped").rglob("*")) == before
