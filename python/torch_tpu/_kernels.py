@@ -30,6 +30,16 @@ def _zeros(
     return torch.zeros(size, dtype=dtype, device=device)
 
 
+# Where PyTorch has no Meta kernel, tracing runs the op itself to see what it gives, which would draw random numbers.
+def _like(x: torch.Tensor, *others: Any, generator: torch.Generator | None = None) -> torch.Tensor:
+    tensors = [o for o in others if isinstance(o, torch.Tensor)]
+    return x.new_empty(torch.broadcast_shapes(x.shape, *(t.shape for t in tensors)))
+
+
+for _name in ("binomial", "_sample_dirichlet"):
+    _library.impl(_name, _like, "Meta")
+
+
 # ---------------------------------------------------------------------------------------------------------------- ctc_loss
 # PyTorch reads the lengths and passes lists of ints, which would be part of a program's key: here they become tensors again.
 

@@ -55,6 +55,7 @@ _DRAWS = {
     "rrelu": lambda x: F.rrelu(x - 0.5, training=True),
     "gumbel": lambda x: F.gumbel_softmax(x),
     "poisson": lambda x: (torch.poisson(x * 4), torch._standard_gamma(x + 1)),
+    "binomial": lambda x: (torch.binomial(torch.full_like(x, 8.0), x), torch._sample_dirichlet(x + 1)),
     "attention": lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None], dropout_p=0.3),
     **_IN_PLACE,
 }
@@ -717,3 +718,34 @@ def test_dump_option(tmp_path):
     before = set((tmp_path / "dumped").rglob("*"))
     compiled(lambda x: x.cos() * 3)(torch.rand(3, device=DEV)).cpu()
     assert set((tmp_path / "dumped").rglob("*")) == before
+
+
+def test_what_regions_may_hold():
+    from torch._higher_order_ops import while_loop
+
+    x = torch.rand(3)
+    one = torch.zeros((), dtype=torch.int64)
+
+    def choose(f, g, x):
+        return torch.cond(x.sum() > 1, f, g, (x,))
+
+    same(lambda x: torch.vmap(lambda v: choose(lambda v: v + 1, lambda v: v - 1, v))(torch.stack([x, -x])), x, programs=1)
+    same(lambda x: torch.cond(x.shape[0] > 4, lambda x: x + 1, lambda x: x - 1, (x,)), x, programs=1, dynamic=True)
+    same(lambda x: choose(lambda x: x + x.shape[0], lambda x: x - 1, x), x, programs=1, dynamic=True)
+    same(lambda x: choose(lambda x: x @ torch.eye(3, device=x.device), lambda x: x.clone().add_(1), x), x, programs=1)
+    same(lambda x: choose(lambda x: x.cpu().sort()[0].to(x.device), lambda x: x - 1, x), x)
+    same(lambda x, i: while_loop(lambda i, x: i < x.shape[0], lambda i, x: (i + 1, x * 2), (i, x))[1], x, one, programs=1)
+    same(lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x + 1), (0, x))[1], x)
+
+
+def test_while_loop_backward():
+    from torch._higher_order_ops import while_loop
+
+    def f(x, i):
+        return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * x.sin()), (i, x))[1].sum()
+
+    x, i = torch.rand(3, requires_grad=True), torch.zeros((), dtype=torch.int64)
+    on = x.detach().to(DEV).requires_grad_()
+    f(x, i).backward()
+    compiled(f)(on, i.to(DEV)).backward()
+    torch.testing.assert_close(on.grad.cpu(), x.grad)
