@@ -14,7 +14,7 @@ import gen_ops  # noqa: E402
 CORE = gen_ops.read(gen_ops.CORE)
 GRAPH_ONLY = 2
 # Called by the adapter's own kernels rather than registered under their names.
-INTERNAL = {"_sdpa_forward", "_sdpa_backward"}
+INTERNAL = {"_sdpa_forward", "_sdpa_backward", "_flex_forward", "_flex_backward"}
 
 
 DATA = ROOT / "tests" / "data"
