@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_tpu import _compile
 from torch_tpu._compile import program
 from torch_tpu._compile.stages import _usable
-from torch_tpu._decompose import row_name
+from torch_tpu._decompose import _UNDEFINED, row_name
 
 MODES = ("static", "dynamic", "dynamo")
 SEED = 42  # some of the database's ops set it themselves
@@ -72,9 +72,9 @@ class Outside:
     def _stages(self, graph: fx.Graph) -> dict[fx.Node, int]:
         found = self.real(graph)
         ops = [n.target for n, at in found.items() if at % 2 == 0 and isinstance(n.target, torch._ops.OpOverload)]
-        # Views may be made by either; what gives nothing, an assertion, has no place among values.
+        # Views and memory may be made by either; what gives nothing, an assertion, has no place among values.
         ops = [op for op in ops if op._schema.returns and not any(r.alias_info for r in op._schema.returns)]
-        self.names |= {row_name(op) for op in ops} & _usable()
+        self.names |= {row_name(op) for op in ops} & _usable() - set(_UNDEFINED)
         return found
 
 
@@ -286,7 +286,7 @@ def stretched(call: Call):
     """The same call with one size larger wherever it occurs; not all that this gives are calls that the op takes."""
     sizes = sorted({n for t in tensors(call.tree) for n in t.shape if n > 1})
     for n in sizes:
-        more = n + 3
+        more = n + 2
         torch.manual_seed(5)
         yield call.mapped(lambda tree, n=n, more=more: opcase.tree_map(lambda v: _stretch(v, n, more), tree))
 

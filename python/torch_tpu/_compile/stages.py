@@ -78,6 +78,8 @@ def _in_program(node: fx.Node, known: dict[fx.Node, bool]) -> bool:
         return isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
     if node.target.namespace != "aten" or node.target._schema.is_mutable:
         return False
+    if _decompose.row_name(node.target) in ("empty_strided", "new_empty_strided") and all(u.op == "output" for u in node.users):
+        return torch._prims_common.is_non_overlapping_and_dense_or_false(val)  # programs give nothing with gaps
     return _decompose.row_name(node.target) in _usable() and not (draws(node) and _own_generator(node))
 
 
