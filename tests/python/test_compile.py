@@ -182,3 +182,33 @@ def test_parts_of_an_input_that_needs_a_gradient_share_its_memory(dynamic):
     (a.sum() + 2 * b.sum()).backward()
     assert x.grad.tolist() == [1.0] * 3 + [2.0] * 3
     assert {t.untyped_storage().data_ptr() for t in (a, b)} == {x.untyped_storage().data_ptr()}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_views_by_symbols_of_inputs(grad):
+    """AOTAutograd makes them of the input anew, from what a result of the graph says of itself: its strides and offset must be so."""
+
+    def f(x):
+        return x[x.shape[0] // 2 :], x[:, :: x.shape[1] // 2], x[0].expand_as(x)
+
+    g = compiled(f, dynamic=True)
+    for n in (4, 6):
+        x = torch.randn(n, 5)
+        y = x.to(DEV).requires_grad_(grad)
+        for got, want in zip(g(y), f(x), strict=True):
+            assert torch.equal(got.detach().cpu(), want)
+            assert got.stride() == want.stride()
+            assert got.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def test_a_view_by_symbols_of_a_written_input():
+    def f(x):
+        x.mul_(2)
+        return x[x.shape[0] // 2 :]
+
+    g = compiled(f, dynamic=True)
+    for n in (4, 6):
+        x = torch.randn(n, 5)
+        y = x.to(DEV)
+        assert torch.equal(g(y).cpu(), f(x))
+        assert torch.equal(y.cpu(), x)

@@ -63,7 +63,7 @@ def _in_program(node: fx.Node, known: dict[fx.Node, bool]) -> bool:
         return known.get(node.args[0], False)  # type: ignore[arg-type]
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
         return False
-    val = node.meta.get("val")
+    val: Any = node.meta.get("val")
     if node.target in _decompose.special:  # whose numbers beside tensors are known
         val = [v for v in pytree.tree_leaves(val) if isinstance(v, torch.Tensor)]
     if not _allon_tpu(val):
@@ -94,19 +94,29 @@ def _source(node: fx.Node) -> fx.Node | None:
     return node.args[0] if views and isinstance(node.args[0], fx.Node) else None
 
 
-def _parts(graph: fx.Graph) -> set[fx.Node]:
-    """Results that are one of several views of an input (``chunk``), and what leads to them. Of these AOTAutograd leaves it to the
-    graph that they share the input's memory, so they are called as in eager mode. A written input is another matter: its views are
-    of its new contents."""
+def _views(graph: fx.Graph) -> set[fx.Node]:
+    """Results that are views and are called as in eager mode, and what leads to them.
+
+    AOTAutograd leaves it to the graph that one of several views of an input (``chunk``) shares its memory. Where sizes are symbols
+    it takes from a result, of any view, how it lies in the input's memory.
+    """
+    dynamic = any(
+        isinstance(n, torch.SymInt)
+        for node in graph.nodes
+        if node.op == "placeholder" and node.meta.get("val") is not None
+        for n in (node.meta["val"].shape if isinstance(node.meta["val"], torch.Tensor) else [node.meta["val"]])
+    )
     written = {n.args[0] for n in graph.nodes if writes(n)}
+    contents = {n.args[1] for n in graph.nodes if writes(n)}
     found: set[fx.Node] = set()
     for n in next(iter(reversed(graph.nodes))).all_input_nodes:
         way = [n]
-        while (source := _source(way[-1])) is not None:
+        while way[-1] not in contents and (source := _source(way[-1])) is not None:
             if way[-1].target is operator.getitem:
                 way.append(way[-1].args[0])
             way.append(source)
-        if way[-1].op == "placeholder" and way[-1] not in written and any(w.target is operator.getitem for w in way):
+        of_input = way[-1].op == "placeholder" and way[-1] not in written
+        if (dynamic and way[-1] in contents) or (of_input and (dynamic or any(w.target is operator.getitem for w in way))):
             found.update(way[:-1])
     return found
 
@@ -134,13 +144,13 @@ def stages(graph: fx.Graph) -> dict[fx.Node, int]:
     stage: dict[fx.Node, int] = {}
     known: dict[fx.Node, bool] = {}
     last: dict[str, int] = {}  # by device, the last stage that reads there
-    drawn, parts = 0, _parts(graph)
+    drawn, views = 0, _views(graph)
     devices: dict[fx.Node, set[str]] = {}  # of each node, looked at once: some give lists of hundreds
     for node in graph.nodes:
         devices[node] = _devices(node)
         if node.op in ("placeholder", "output", "get_attr"):
             continue
-        inside = known[node] = node not in parts and _in_program(node, known)
+        inside = known[node] = node not in views and _in_program(node, known)
         reads = node.all_input_nodes
         at = max([stage.get(n, 0) for n in reads], default=0)
         at = max(at, 1 if inside else 0)
