@@ -186,7 +186,7 @@ def test_parts_of_an_input_that_needs_a_gradient_share_its_memory(dynamic):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_views_by_symbols_of_inputs(grad):
-    """AOTAutograd makes them of the input anew, from what a result of the graph says of itself: its strides and offset must be so."""
+    """AOTAutograd makes them of the input anew, by the strides and the offset of what the graph returns."""
 
     def f(x):
         return x[x.shape[0] // 2 :], x[:, :: x.shape[1] // 2], x[0].expand_as(x)
