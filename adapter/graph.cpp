@@ -512,7 +512,8 @@ PyObject* py_graph_export(PyObject*, PyObject* args) {
                    .blocking = 0,
                    .ninto = 0,
                    .into = nullptr,
-                   .prompt = 0};
+                   .prompt = 0,
+                   .settings = 0};
   ttc_error err;
   char* text = nullptr;
   if (ttc_call_export(&call, static_cast<uint32_t>(outs.size()), outs.data(), writes.data(), for_tpu, &text, &err) != TTC_OK) {

@@ -135,33 +135,52 @@ def _all_in_program(graph: fx.Graph) -> bool:
     return all(known.values())
 
 
-def stages(graph: fx.Graph) -> dict[fx.Node, int]:
-    """The stage of each node: odd ones are programs, even ones run op by op.
+def _is_view(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor) and node.target is not operator.getitem and _source(node) is not None
 
-    A stage reads earlier ones only. An input is written in the last stage in which anything on its device was read: others may hold
-    views of it. Random numbers are drawn in the order of the nodes.
-    """
+
+def _reading_stages(graph: fx.Graph) -> dict[fx.Node, int]:
+    """The first stage each node can be in, but for those that write inputs."""
     stage: dict[fx.Node, int] = {}
     known: dict[fx.Node, bool] = {}
-    last: dict[str, int] = {}  # by device, the last stage that reads there
     drawn, views = 0, _views(graph)
-    devices: dict[fx.Node, set[str]] = {}  # of each node, looked at once: some give lists of hundreds
     for node in graph.nodes:
-        devices[node] = _devices(node)
         if node.op in ("placeholder", "output", "get_attr"):
             continue
         inside = known[node] = node not in views and _in_program(node, known)
-        reads = node.all_input_nodes
-        at = max([stage.get(n, 0) for n in reads], default=0)
-        at = max(at, 1 if inside else 0)
         if writes(node):
-            at = max(at, last.get(node.meta["val"].device.type, 0))
+            continue
+        at = max([1 if inside else 0, *(stage.get(n, 0) for n in node.all_input_nodes)])
         if draws(node):
             at = max(at, drawn)
         at += (at % 2 == 1) != inside
         stage[node] = at
         drawn = at if draws(node) else drawn
+    return stage
+
+
+def stages(graph: fx.Graph) -> dict[fx.Node, int]:
+    """The stage of each node: odd ones are programs, even ones run op by op.
+
+    A stage reads earlier ones only. Views are taken where they are used, so that none is copied from stage to stage. An input is
+    written in the last stage in which anything on its device was read: others may hold views of it. Random numbers are drawn in the
+    order of the nodes.
+    """
+    stage = _reading_stages(graph)
+    for node in reversed(graph.nodes):
+        if node in stage and _is_view(node) and node.users and all(u in stage for u in node.users):
+            stage[node] = max(stage[node], min(stage[u] for u in node.users))
+    devices = {n: _devices(n) for n in graph.nodes}  # looked at once: some give lists of hundreds
+    last: dict[str, int] = {}  # by device, the last stage that reads there
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output", "get_attr"):
+            continue
+        reads = node.all_input_nodes
+        if writes(node):
+            inside = _in_program(node, {})
+            at = max([1 if inside else 0, last.get(node.meta["val"].device.type, 0), *(stage.get(n, 0) for n in reads)])
+            stage[node] = at + ((at % 2 == 1) != inside)
         for n in reads:
             for device in devices[n]:
-                last[device] = max(last.get(device, 0), at)
+                last[device] = max(last.get(device, 0), stage[node])
     return stage
