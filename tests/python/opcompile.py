@@ -10,15 +10,18 @@ Dynamo takes longer than all that follows, so ``static`` and ``dynamic`` do with
 it, a module that calls the op, with fake tensors.
 """
 
-import dataclasses
-
 import opcase
 import torch
-from opcase import Call, Mismatch, Nothing, clone, describe, tensors
+from opcase import Call, Mismatch, Nothing, clone, describe, raised, tensors
 from torch import fx
 from torch._dynamo.source import ConstantSource
 from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
@@ -29,14 +32,14 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_tpu import _compile
 from torch_tpu._compile import program
-from torch_tpu._compile.stages import _usable
+from torch_tpu._compile.stages import _usable, on_tpu
 from torch_tpu._decompose import _UNDEFINED, row_name
 
 MODES = ("static", "dynamic", "dynamo")
 SEED = 42  # some of the database's ops set it themselves
 EVERY = 16  # one op of so many is in the sample
 # What Dynamo answers with a graph break.
-BREAKS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+BREAKS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode, UnsupportedOperatorException)
 
 
 def all_cases() -> list[opcase.Case]:
@@ -71,7 +74,8 @@ class Outside:
 
     def _stages(self, graph: fx.Graph) -> dict[fx.Node, int]:
         found = self.real(graph)
-        ops = [n.target for n, at in found.items() if at % 2 == 0 and isinstance(n.target, torch._ops.OpOverload)]
+        nodes = [n for n, at in found.items() if at % 2 == 0 and isinstance(n.target, torch._ops.OpOverload)]
+        ops = [n.target for n in nodes if any(on_tpu(v) for v in tree_flatten(n.meta.get("val"))[0])]
         # Views and memory may be made by either; what gives nothing, an assertion, has no place among values.
         ops = [op for op in ops if op._schema.returns and not any(r.alias_info for r in op._schema.returns)]
         self.names |= {row_name(op) for op in ops} & _usable() - set(_UNDEFINED)
@@ -130,13 +134,11 @@ class Direct:
         return self.compiled(*[given[i].shape[axis] for i, axis in self.where.values()], *given)
 
 
-@dataclasses.dataclass
-class Wanted:
-    """What eager CPU PyTorch gives: results, gradients and their cotangents, in its precision and in double."""
-
-    outs: list
-    grads: list
-    cotangents: list
+def traces(function: Function, given: list[torch.Tensor], dynamic: bool) -> bool:
+    """Whether PyTorch without a compiler can make a graph of it, on the CPU."""
+    torch._dynamo.reset()
+    _, error = raised(lambda: torch.compile(function.__call__, backend="aot_eager", dynamic=dynamic)(*given))
+    return error is None
 
 
 def differentiate(outs, ins, process, cotangents=None):
@@ -203,6 +205,8 @@ class Runner(opcase.Runner):
         except BREAKS:
             self.through_dynamo(call, dynamic)
             return
+        except Exception as e:
+            self.excuse(e, call, dynamic)
         self.compare_run(call, mine, compiled)
         if dynamic:
             self.compare_other_sizes(call, compiled)
@@ -220,11 +224,23 @@ class Runner(opcase.Runner):
                     continue
                 return
 
+    def excuse(self, e: Exception, call: Call, dynamic: bool) -> None:
+        """Raise ``e``, or Nothing if PyTorch cannot make a graph of the op anyway."""
+        if not traces(Function(self.op, call), tensors(call.tree), dynamic):
+            raise Nothing(f"PyTorch cannot trace it: {e}") from e
+        raise e
+
     def through_dynamo(self, call: Call, dynamic: bool) -> None:
         mine = self.moved(call)
         torch._dynamo.reset()
         function = Function(self.op, mine)
-        self.compare_run(call, mine, torch.compile(function.__call__, backend="tpu", dynamic=dynamic))
+        compiled = torch.compile(function.__call__, backend="tpu", dynamic=dynamic)
+        try:
+            self.compare_run(call, mine, compiled)
+        except (Mismatch, Nothing):
+            raise
+        except Exception as e:
+            self.excuse(e, call, dynamic)
 
     def compare_run(self, call: Call, mine: Call, compiled) -> None:
         what = describe(call)
