@@ -79,6 +79,8 @@ PyObject* py_module_load(PyObject*, PyObject* args);
 std::vector<ttc_spec> results_of_graph(int64_t op, uint64_t* nrandom);
 // ---- program.cpp
 bool add_program_type(PyObject* module);
+PyObject* py_prefix(PyObject*, PyObject* args);
+PyObject* py_shaped(PyObject*, PyObject* args);
 
 PyObject* py_set_decomposer(PyObject*, PyObject* fn);
 

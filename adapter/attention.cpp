@@ -14,18 +14,21 @@ namespace {
 
 using at::Tensor;
 
+// Sizes may be symbols of a graph being traced, which are compared and not read.
 bool fits(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, double dropout_p, bool enable_gqa) {
   if (dropout_p > 0.0 || q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || !at::isFloatingType(q.scalar_type())) {
     return false;
   }
   if (mask.has_value() && mask->defined()) {  // with is_causal too: a key must be seen by both, as on the cpu
-    std::array<int64_t, 4> scores = {q.size(0), q.size(1), q.size(2), k.size(2)};
-    if (mask->device() != q.device() || !at::is_expandable_to(mask->sizes(), scores)) {
+    std::array<c10::SymInt, 4> scores = {q.sym_size(0), q.sym_size(1), q.sym_size(2), k.sym_size(2)};
+    if (mask->device() != q.device() || !at::is_expandable_to(mask->sym_sizes(), c10::SymIntArrayRef(scores))) {
       return false;
     }
   }
-  bool heads = k.size(1) == v.size(1) && (k.size(1) == q.size(1) || (enable_gqa && k.size(1) > 0 && q.size(1) % k.size(1) == 0));
-  bool sizes = q.size(0) == k.size(0) && k.size(0) == v.size(0) && k.size(2) == v.size(2) && q.size(3) == k.size(3);
+  const c10::SymInt hq = q.sym_size(1), hk = k.sym_size(1);
+  bool heads = hk == v.sym_size(1) && (hk == hq || (enable_gqa && hk > 0 && hq % hk == 0));
+  bool sizes = q.sym_size(0) == k.sym_size(0) && k.sym_size(0) == v.sym_size(0) && k.sym_size(2) == v.sym_size(2) &&
+               q.sym_size(3) == k.sym_size(3);
   return heads && sizes && q.scalar_type() == k.scalar_type() && k.scalar_type() == v.scalar_type();
 }
 

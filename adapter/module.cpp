@@ -305,8 +305,8 @@ PyObject* py_ops(PyObject*, PyObject*) {
     if (!ttc_op_get(op, &i)) {
       continue;
     }
-    PyObject* row = Py_BuildValue("{s:s,s:s,s:I,s:d,s:d,s:s}", "name", i.name, "family", i.family, "flags", i.flags, "rtol", i.rtol,
-                                  "atol", i.atol, "note", i.note);
+    PyObject* row = Py_BuildValue("{s:s,s:s,s:I,s:d,s:d,s:s,s:s}", "name", i.name, "family", i.family, "flags", i.flags, "rtol",
+                                  i.rtol, "atol", i.atol, "note", i.note, "pad", i.pad);
     if (row == nullptr || PyList_Append(list, row) != 0) {
       Py_CLEAR(list);
     }
@@ -362,6 +362,8 @@ PyMethodDef methods[] = {
     {"module_load", tpu::py_module_load, METH_VARARGS,
      "(name, bytes, parameters, results [(dtype, sizes, strides or None), ..], writes): the op id that runs the module."},
     {"set_dump", py_set_dump, METH_O, "Write the module of each new program, as it is for a TPU, to this folder; None: no more."},
+    {"prefix", tpu::py_prefix, METH_VARARGS, "(tensor, n, pad, fresh): a flat tensor of n elements that begins with the tensor's."},
+    {"shaped", tpu::py_shaped, METH_VARARGS, "(flat tensor, sizes, strides, offset): its elements from there on."},
     {"set_decomposer", tpu::py_set_decomposer, METH_O, "fn(overload, args) -> op id of a graph, -1 or -2."},
     {nullptr, nullptr, 0, nullptr}};
 

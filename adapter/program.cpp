@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "call.h"
+#include "ttc_prefix.h"
 
 namespace tpu {
 
@@ -212,7 +213,61 @@ PyObject* new_program(PyTypeObject* type, PyObject* args, PyObject*) {
 
 PyTypeObject program_type;
 
+std::vector<int64_t> read_ints(PyObject* o) {
+  std::vector<int64_t> out;
+  if (!read_list(o, &out)) {
+    throw python_error();
+  }
+  return out;
+}
+
 }  // namespace
+
+// A flat tensor of nelem elements that begins with x's, in order: x itself seen so, or a copy whose other elements are pad.
+PyObject* py_prefix(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject *x = nullptr, *pad = nullptr;
+  long long nelem = 0;
+  int fresh = 0;
+  if (!PyArg_ParseTuple(args, "OLOp", &x, &nelem, &pad, &fresh)) {
+    return nullptr;
+  }
+  TORCH_CHECK_TYPE(THPVariable_Check(x) && THPVariable_Unpack(x).device().type() == kType, "expected a tensor on a tpu device");
+  const at::Tensor& given = THPVariable_Unpack(x);
+  at::Tensor held = given.is_conj() || given.is_neg() ? given.resolve_conj().resolve_neg() : given;
+  ttc_tensor t = describe(held);
+  ttc_scalar s = {.kind = TTC_SCALAR_INT, .dtype = 0, .wrapped = 1, .i = 0, .re = 0, .im = 0};
+  if (PyFloat_Check(pad)) {
+    s.kind = TTC_SCALAR_FLOAT;
+    s.re = PyFloat_AS_DOUBLE(pad);
+  } else {
+    s.i = PyLong_AsLongLong(pad);
+    if (PyErr_Occurred() != nullptr) {
+      return nullptr;
+    }
+  }
+  ttc_store* store = nullptr;
+  ttc_error err{};
+  check(ttc_store_prefix(&t, nelem, &s, fresh != 0, &store, &err), err);
+  return THPVariable_Wrap(wrap(store, make_spec(static_cast<ttc_dtype>(t.dtype), {nelem}, {1}), held.device().index()));
+  END_HANDLE_TH_ERRORS
+}
+
+// Elements of a flat tensor from `offset` on under these sizes and strides: a tensor of its own, no view.
+PyObject* py_shaped(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject *x = nullptr, *sizes = nullptr, *strides = nullptr;
+  long long offset = 0;
+  if (!PyArg_ParseTuple(args, "OOOL", &x, &sizes, &strides, &offset)) {
+    return nullptr;
+  }
+  TORCH_CHECK_TYPE(THPVariable_Check(x), "expected a tensor");
+  const at::Tensor& flat = THPVariable_Unpack(x);
+  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(flat.storage()), flat.key_set(), flat.dtype());
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(read_ints(sizes), read_ints(strides), offset);
+  return THPVariable_Wrap(t);
+  END_HANDLE_TH_ERRORS
+}
 
 bool add_program_type(PyObject* module) {
   Py_SET_REFCNT(&program_type, 1);

@@ -298,6 +298,7 @@ typedef struct ttc_op_info {
   unsigned flags;     /* TTC_OP_* */
   double rtol, atol;  /* float32 tolerance against CPU PyTorch, for tests */
   const char *note;   /* what the documentation says of it, or "" */
+  const char *pad;    /* what it does to dimensions longer than what is in them: "each", "dot" .. of ttc__pad; "" : it cannot */
 } ttc_op_info;
 
 #define TTC_OP_RNG 1u        /* takes a Generator: the front end appends a TTC_ARG_RNG argument */

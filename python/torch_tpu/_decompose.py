@@ -130,6 +130,10 @@ class GraphBuilder:
         """``node`` is entry ``k`` of argument ``arg`` of the call."""
         self.values[node] = _C.graph_input(self.graph, arg, k, self.spec(val))
 
+    def flat_input(self, arg: int, dtype: torch.dtype, n: int) -> int:
+        """The value of argument ``arg`` of the call, a vector of n elements."""
+        return _C.graph_input(self.graph, arg, 0, (DTYPE_NUMBERS[dtype], (n,)))
+
     def number(self, node: torch.fx.Node, arg: int, kind: int) -> None:
         """``node`` is a number given at run time as argument ``arg``; kind: 0 bool, 1 int, 2 float, 3 complex."""
         self.values[node] = ("num", arg, kind)

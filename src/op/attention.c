@@ -398,13 +398,15 @@ static ttc_status infer_multi_head(const ttc_call *call, uint32_t max, ttc_spec 
   return TTC_OK;
 }
 
-#define MULTI_HEAD \
-  {ELEM_HEAD("_native_multi_head_attention", lower_multi_head, 0, TOL_DOT), .flags = TTC_OP_NO_META, .infer = infer_multi_head}
+#define MULTI_HEAD                                                                                                              \
+  {ELEM_HEAD("_native_multi_head_attention", lower_multi_head, 0, TOL_DOT), .flags = TTC_OP_NO_META, .infer = infer_multi_head, \
+   .pad = PAD_HEADS}
 const ttc_op_row ttc__attention_rows[] = {
     ELEM_ROW("_sdpa_forward", lower_forward, FORWARD, TOL_DOT),
     ELEM_ROW("_sdpa_backward", lower_backward, BACKWARD, TOL_LOOSE),
-    ELEM_ROW("_scaled_dot_product_flash_attention_for_cpu", lower_forward, FORWARD_FLASH, TOL_DOT),
-    ELEM_ROW("_scaled_dot_product_flash_attention_for_cpu_backward", lower_backward, BACKWARD_FLASH, TOL_LOOSE),
+    {ELEM_HEAD("_scaled_dot_product_flash_attention_for_cpu", lower_forward, FORWARD_FLASH, TOL_DOT), .pad = PAD_ATTENTION},
+    {ELEM_HEAD("_scaled_dot_product_flash_attention_for_cpu_backward", lower_backward, BACKWARD_FLASH, TOL_LOOSE),
+     .pad = PAD_ATTENTION_BACK},
     ELEM_ROW("_flex_forward", ttc__lower_flex, 0, TOL_DOT),
     ELEM_ROW("_flex_backward", ttc__lower_flex_backward, 0, TOL_LOOSE),
     MULTI_HEAD,

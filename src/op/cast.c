@@ -7,9 +7,9 @@ static void lower_copy(shlo *b, ttc_lower *c) {
   op_ret(c, 0, op_in_as(c, op_param(c), op_out_dtype(c, 0)));
 }
 
-#define GRAPH(name) {ELEM_HEAD(name, lower_copy, 0, TOL_EXACT), .flags = TTC_OP_GRAPH_ONLY}
+#define GRAPH(name) {EACH_HEAD(name, lower_copy, 0, TOL_EXACT), .flags = TTC_OP_GRAPH_ONLY}
 const ttc_op_row ttc__cast_rows[] = {
-    ELEM_ROW("copy", lower_copy, 1, TOL_EXACT),
+    EACH_ROW("copy", lower_copy, 1, TOL_EXACT),
     GRAPH("clone"),
     GRAPH("_to_copy"),
     GRAPH("alias"),

@@ -100,7 +100,7 @@ static void lower_masked_fill(shlo *b, ttc_lower *c) {
   op_ret(c, 0, shlo_select(b, op_in_as(c, 1, TTC_BOOL), op_in_as(c, 2, d), op_in_as(c, 0, d)));
 }
 
-#define EXACT(name, rule, param) ELEM_ROW(name, rule, param, TOL_EXACT)
+#define EXACT(name, rule, param) EACH_ROW(name, rule, param, TOL_EXACT)
 #define COMPARE(name, op) EXACT(name ".Tensor", lower_compare, op), EXACT(name ".Scalar", lower_compare, op)
 #define BITWISE(name, op)                                                             \
   EXACT(name ".Tensor", lower_bitwise, op), EXACT(name ".Scalar", lower_bitwise, op), \

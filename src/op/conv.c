@@ -558,9 +558,10 @@ static ttc_status infer_conv_backward(const ttc_call *call, uint32_t max, ttc_sp
 
 /* Eager calls come through PyTorch's own checks of shapes to the overrideable pair; graphs hold the plain names. */
 const ttc_op_row ttc__conv_rows[] = {
-    {"convolution", lower_conv, 0, TOL_DOT, TTC_OP_GRAPH_ONLY, 0, NULL, NULL, 0},
-    {"convolution_overrideable", lower_conv, 0, TOL_DOT, TTC_OP_NO_META, 0, infer_conv, NULL, 0},
-    {"convolution_backward", lower_conv_backward, 4, TOL_DOT, TTC_OP_GRAPH_ONLY, 0, NULL, NULL, 0},
-    {"convolution_backward_overrideable", lower_conv_backward, 3, TOL_DOT, TTC_OP_NO_META, 0, infer_conv_backward, NULL, 0},
+    {"convolution", lower_conv, 0, TOL_DOT, TTC_OP_GRAPH_ONLY, 0, NULL, NULL, 0, PAD_BATCH},
+    {"convolution_overrideable", lower_conv, 0, TOL_DOT, TTC_OP_NO_META, 0, infer_conv, NULL, 0, PAD_BATCH},
+    {"convolution_backward", lower_conv_backward, 4, TOL_DOT, TTC_OP_GRAPH_ONLY, 0, NULL, NULL, 0, PAD_BATCH_BACK},
+    {"convolution_backward_overrideable", lower_conv_backward, 3, TOL_DOT, TTC_OP_NO_META, 0, infer_conv_backward, NULL, 0,
+     PAD_BATCH_BACK},
 };
 TTC_FAMILY(conv)

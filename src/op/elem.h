@@ -9,6 +9,9 @@
 /* Rows: ELEM_ROW(name, rule, param, tolerance), or {ELEM_HEAD(...), .flags = ..} where there is more to say. */
 #define ELEM_HEAD(n, r, p, t) .name = (n), .rule = (r), .param = (int)(p), .tol = (t)
 #define ELEM_ROW(n, r, p, t) {ELEM_HEAD(n, r, p, t)}
+/* The same, for ops whose result at a place depends on that place alone. */
+#define EACH_HEAD(n, r, p, t) ELEM_HEAD(n, r, p, t), .pad = PAD_EACH
+#define EACH_ROW(n, r, p, t) {EACH_HEAD(n, r, p, t)}
 
 /* The type of arguments first..last for functions that exist for floats only: integers become the default float. */
 static inline ttc_dtype elem_promote_float(const ttc_lower *c, int first, int last) {

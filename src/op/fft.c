@@ -87,8 +87,8 @@ static void lower_c2r(shlo *b, ttc_lower *c) {
 }
 
 const ttc_op_row ttc__fft_rows[] = {
-    {"_fft_c2c", lower_c2c, 0, TOL_LOOSE, 0, 0, NULL, NULL, 0},
-    {"_fft_r2c", lower_r2c, 0, TOL_LOOSE, 0, 0, NULL, NULL, 0},
-    {"_fft_c2r", lower_c2r, 0, TOL_LOOSE, 0, 0, NULL, NULL, 0},
+    {"_fft_c2c", lower_c2c, 0, TOL_LOOSE, 0, 0, NULL, NULL, 0, PAD_CANNOT},
+    {"_fft_r2c", lower_r2c, 0, TOL_LOOSE, 0, 0, NULL, NULL, 0, PAD_CANNOT},
+    {"_fft_c2r", lower_c2r, 0, TOL_LOOSE, 0, 0, NULL, NULL, 0, PAD_CANNOT},
 };
 TTC_FAMILY(fft)

@@ -441,20 +441,20 @@ static void lower_weight_norm_backward(shlo *b, ttc_lower *c) {
   ttc__give(b, c, 1, ratio);
 }
 
-#define BATCH_ROW(name, kind) {name, lower_batch_norm, kind, TOL_SUM, TTC_OP_NO_META, 0, infer_batch_norm, NULL, 0}
+#define BATCH_ROW(name, kind, pad) {name, lower_batch_norm, kind, TOL_SUM, TTC_OP_NO_META, 0, infer_batch_norm, NULL, 0, pad}
 
 const ttc_op_row ttc__norm_rows[] = {
-    TTC_ROW("native_layer_norm", lower_layer_norm, 0, TOL_SUM),
-    TTC_ROW("native_layer_norm_backward", lower_layer_norm_backward, 0, TOL_LOOSE),
-    TTC_ROW("_fused_rms_norm", lower_rms_norm, 0, TOL_SUM),
-    TTC_ROW("_fused_rms_norm_backward", lower_rms_norm_backward, 0, TOL_LOOSE),
-    TTC_ROW("native_group_norm", lower_group_norm, 0, TOL_SUM),
-    TTC_ROW("native_group_norm_backward", lower_group_norm_backward, 0, TOL_LOOSE),
-    BATCH_ROW("native_batch_norm", BATCH_LEGIT),
-    BATCH_ROW("_native_batch_norm_legit", BATCH_LEGIT),
+    TTC_ROW_PAD("native_layer_norm", lower_layer_norm, 0, TOL_SUM, NORM),
+    TTC_ROW_PAD("native_layer_norm_backward", lower_layer_norm_backward, 0, TOL_LOOSE, NORM_BACK),
+    TTC_ROW_PAD("_fused_rms_norm", lower_rms_norm, 0, TOL_SUM, NORM),
+    TTC_ROW_PAD("_fused_rms_norm_backward", lower_rms_norm_backward, 0, TOL_LOOSE, NORM_BACK),
+    TTC_ROW_PAD("native_group_norm", lower_group_norm, 0, TOL_SUM, BATCH),
+    TTC_ROW_PAD("native_group_norm_backward", lower_group_norm_backward, 0, TOL_LOOSE, BATCH_BACK),
+    BATCH_ROW("native_batch_norm", BATCH_LEGIT, PAD_CANNOT),
+    BATCH_ROW("_native_batch_norm_legit", BATCH_LEGIT, PAD_CANNOT),
     TTC_ROW("_native_batch_norm_legit_functional", lower_batch_norm, BATCH_LEGIT, TOL_SUM),
     TTC_ROW("_native_batch_norm_legit.no_stats", lower_batch_norm, BATCH_NO_STATS, TOL_SUM),
-    BATCH_ROW("_native_batch_norm_legit_no_training", BATCH_NO_TRAINING),
+    BATCH_ROW("_native_batch_norm_legit_no_training", BATCH_NO_TRAINING, PAD_BATCH),
     TTC_ROW("_batch_norm_with_update", lower_batch_norm, BATCH_UPDATE, TOL_SUM),
     TTC_ROW("_batch_norm_with_update_functional", lower_batch_norm, BATCH_UPDATE, TOL_SUM),
     TTC_ROW("native_batch_norm_backward", lower_batch_norm_backward, 0, TOL_LOOSE),

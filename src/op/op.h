@@ -20,6 +20,50 @@ typedef ttc_status (*ttc_infer)(const ttc_call *call, uint32_t max, ttc_spec *sp
 
 typedef enum ttc__tol { TOL_EXACT, TOL_2ULP, TOL_4ULP, TOL_SUM, TOL_DOT, TOL_LOOSE, TOL_RANDOM } ttc__tol;
 
+/* What an op does to a dimension that is longer than what is in it, so that one program serves every length up to a bound. What
+ * lies past the length is arbitrary, NaN too, and must not reach what lies before it: whoever builds such a program first fills it
+ * with the neutral element named here, and only where the op mixes along that dimension. The names in words are what ttc_op_info
+ * says. */
+/* clang-format off */
+#define TTC__PADS(X)                                                                                                  \
+  X(CANNOT, "")                    /* there are no such programs of this op */                                       \
+  X(EACH, "each")                  /* each element of the results comes from those at its place */                   \
+  X(EACH_ONE, "each_one")          /* likewise, but fill with 1: others may be a fault, or make loops long */        \
+  X(FOLD_ZERO, "fold_zero")        /* reductions: over the axes of `dim`, else all; the neutral element */           \
+  X(FOLD_ONE, "fold_one")                                                                                            \
+  X(FOLD_LOWEST, "fold_lowest")    /* -inf, or the least integer; ties: the first place */                           \
+  X(FOLD_HIGHEST, "fold_highest")                                                                                    \
+  X(MEAN, "mean")                  /* a sum, over the count at run time */                                           \
+  X(VAR, "var")                                                                                                      \
+  X(SCAN_ZERO, "scan_zero")        /* along `dim` */                                                                 \
+  X(SCAN_ONE, "scan_one")                                                                                            \
+  X(SCAN_LOWEST, "scan_lowest")                                                                                      \
+  X(SCAN_HIGHEST, "scan_highest")                                                                                    \
+  X(SORT, "sort")                  /* fill with what comes last */                                                   \
+  X(DOT, "dot")                    /* 0 along the axes summed over, in both operands */                              \
+  X(SOFTMAX, "softmax")            /* -inf along `dim` */                                                            \
+  X(SOFTMAX_BACK, "softmax_back")  /* 0 along `dim` in both */                                                       \
+  X(NORM, "norm")                  /* over the last axes, which are full */                                          \
+  X(NORM_BACK, "norm_back")        /* gradients of weights sum over the others: fill with 0 */                       \
+  X(BATCH, "batch")                /* axis 0 only, whose entries do not meet */                                      \
+  X(BATCH_BACK, "batch_back")      /* gradients of weights sum over axis 0: fill with 0 */                           \
+  X(WHOLE, "whole")                /* along `dim`, which is full */                                                  \
+  X(VIEW, "view")                  /* moves elements */                                                              \
+  X(FILL, "fill")                  /* made from sizes */                                                             \
+  X(TRIANGLE, "triangle")          /* each, by its place in the last two axes */                                     \
+  X(JOIN, "join")                  /* one after another */                                                           \
+  X(TAKE, "take")                  /* reads at indices: fill those with 0 */                                         \
+  X(PUT, "put")                    /* writes at indices: what is past the length goes nowhere */                     \
+  X(LOSS, "loss")                  /* of pairs: equal where filled, over the count at run time */                    \
+  X(NLL, "nll")                    /* fill targets with the index that is ignored */                                 \
+  X(HEADS, "heads")                /* nn.MultiheadAttention, written out */                                            \
+  X(ATTENTION, "attention")        /* keys past the length get -inf for a score */                                   \
+  X(ATTENTION_BACK, "attention_back")
+/* clang-format on */
+#define TTC__PAD_ENUM(name, word) PAD_##name,
+typedef enum ttc__pad { TTC__PADS(TTC__PAD_ENUM) } ttc__pad;
+#undef TTC__PAD_ENUM
+
 typedef struct ttc_op_row {
   const char *name; /* "add.Tensor" */
   ttc_rule rule;
@@ -30,6 +74,7 @@ typedef struct ttc_op_row {
   ttc_infer infer;      /* NULL: the front end infers */
   const char *note;     /* for docs/OPS.md; NULL: nothing to say */
   uint64_t unit_args;   /* bit i: whether number i is exactly 0 or 1 is part of the key (op_num_is_one, op_num_is_zero) */
+  ttc__pad pad;
 } ttc_op_row;
 
 /* One array a family; table.c collects them. */

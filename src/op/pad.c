@@ -95,18 +95,18 @@ static void lower_pad_backward(shlo *b, ttc_lower *c) {
 enum { REPLICATE, MIRROR };
 
 const ttc_op_row ttc__pad_rows[] = {
-    {"constant_pad_nd", lower_constant, 0, TOL_EXACT, 0, 0, NULL, NULL, 0},
-    {"reflection_pad1d", lower_pad, MIRROR, TOL_EXACT, 0, 0, NULL, NULL, 0},
-    {"reflection_pad2d", lower_pad, MIRROR, TOL_EXACT, 0, 0, NULL, NULL, 0},
-    {"reflection_pad3d", lower_pad, MIRROR, TOL_EXACT, 0, 0, NULL, NULL, 0},
-    {"reflection_pad1d_backward", lower_pad_backward, MIRROR, TOL_SUM, 0, 0, NULL, NULL, 0},
-    {"reflection_pad2d_backward", lower_pad_backward, MIRROR, TOL_SUM, 0, 0, NULL, NULL, 0},
-    {"reflection_pad3d_backward", lower_pad_backward, MIRROR, TOL_SUM, 0, 0, NULL, NULL, 0},
-    {"replication_pad1d", lower_pad, REPLICATE, TOL_EXACT, 0, 0, NULL, NULL, 0},
-    {"replication_pad2d", lower_pad, REPLICATE, TOL_EXACT, 0, 0, NULL, NULL, 0},
-    {"replication_pad3d", lower_pad, REPLICATE, TOL_EXACT, 0, 0, NULL, NULL, 0},
-    {"replication_pad1d_backward", lower_pad_backward, REPLICATE, TOL_SUM, 0, 0, NULL, NULL, 0},
-    {"replication_pad2d_backward", lower_pad_backward, REPLICATE, TOL_SUM, 0, 0, NULL, NULL, 0},
-    {"replication_pad3d_backward", lower_pad_backward, REPLICATE, TOL_SUM, 0, 0, NULL, NULL, 0},
+    {"constant_pad_nd", lower_constant, 0, TOL_EXACT, 0, 0, NULL, NULL, 0, PAD_VIEW},
+    {"reflection_pad1d", lower_pad, MIRROR, TOL_EXACT, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"reflection_pad2d", lower_pad, MIRROR, TOL_EXACT, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"reflection_pad3d", lower_pad, MIRROR, TOL_EXACT, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"reflection_pad1d_backward", lower_pad_backward, MIRROR, TOL_SUM, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"reflection_pad2d_backward", lower_pad_backward, MIRROR, TOL_SUM, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"reflection_pad3d_backward", lower_pad_backward, MIRROR, TOL_SUM, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"replication_pad1d", lower_pad, REPLICATE, TOL_EXACT, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"replication_pad2d", lower_pad, REPLICATE, TOL_EXACT, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"replication_pad3d", lower_pad, REPLICATE, TOL_EXACT, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"replication_pad1d_backward", lower_pad_backward, REPLICATE, TOL_SUM, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"replication_pad2d_backward", lower_pad_backward, REPLICATE, TOL_SUM, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"replication_pad3d_backward", lower_pad_backward, REPLICATE, TOL_SUM, 0, 0, NULL, NULL, 0, PAD_BATCH},
 };
 TTC_FAMILY(pad)

@@ -5,8 +5,11 @@
 #include "op/op.h"
 
 /* A row without flags, inference or note; `stat` is its static_args. */
-#define TTC_ROW(name, rule, param, tol) {name, rule, param, tol, 0, 0, NULL, NULL, 0}
-#define TTC_ROW_STATIC(name, rule, param, tol, stat) {name, rule, param, tol, 0, stat, NULL, NULL, 0}
+#define TTC_ROW(n, r, p, t) {.name = (n), .rule = (r), .param = (int)(p), .tol = (t)}
+#define TTC_ROW_PAD(n, r, p, t, what) {.name = (n), .rule = (r), .param = (int)(p), .tol = (t), .pad = PAD_##what}
+#define TTC_ROW_STATIC(n, r, p, t, stat) {.name = (n), .rule = (r), .param = (int)(p), .tol = (t), .static_args = (stat)}
+#define TTC_ROW_STATIC_PAD(n, r, p, t, stat, what) \
+  {.name = (n), .rule = (r), .param = (int)(p), .tol = (t), .static_args = (stat), .pad = PAD_##what}
 
 /* Axes to reduce, ascending, none twice. */
 typedef struct ttc__axes {

@@ -521,12 +521,14 @@ static void lower_grid_backward(shlo *b, ttc_lower *c) {
 
 /* Scale factors are numbers that decide the program: static from argument `first` on. */
 #define SCALES(first) (UINT64_C(7) << (first))
-#define NEAR_ROWS(name, kind)                                           \
-  {name, lower_upsample, kind, TOL_EXACT, 0, SCALES(2), NULL, NULL, 0}, \
-      {name "_backward", lower_upsample, (kind) | BACKWARD, TOL_SUM, 0, SCALES(3), NULL, NULL, 0}
-#define SMOOTH_ROWS(name, kind)                                       \
-  {name, lower_upsample, kind, TOL_SUM, 0, SCALES(3), NULL, NULL, 0}, \
-      {name "_backward", lower_upsample, (kind) | BACKWARD, TOL_SUM, 0, SCALES(4), NULL, NULL, 0}
+#define NEAR_ROWS(name, kind)                                                                            \
+  {name, lower_upsample, kind, TOL_EXACT, 0, SCALES(2), NULL, NULL, 0, PAD_BATCH}, {                     \
+    name "_backward", lower_upsample, (kind) | BACKWARD, TOL_SUM, 0, SCALES(3), NULL, NULL, 0, PAD_BATCH \
+  }
+#define SMOOTH_ROWS(name, kind)                                                                          \
+  {name, lower_upsample, kind, TOL_SUM, 0, SCALES(3), NULL, NULL, 0, PAD_BATCH}, {                       \
+    name "_backward", lower_upsample, (kind) | BACKWARD, TOL_SUM, 0, SCALES(4), NULL, NULL, 0, PAD_BATCH \
+  }
 
 const ttc_op_row ttc__resample_rows[] = {
     NEAR_ROWS("upsample_nearest1d", NEAREST),
@@ -541,15 +543,15 @@ const ttc_op_row ttc__resample_rows[] = {
     SMOOTH_ROWS("upsample_bicubic2d", CUBIC),
     SMOOTH_ROWS("_upsample_bilinear2d_aa", LINEAR_AA),
     SMOOTH_ROWS("_upsample_bicubic2d_aa", CUBIC_AA),
-    {"_upsample_lanczos2d_aa", lower_upsample, LANCZOS_AA, TOL_SUM, 0, SCALES(3), NULL, NULL, 0},
-    {"grid_sampler_2d", lower_grid_sampler, 0, TOL_SUM, 0, 0, NULL, NULL, 0},
-    {"grid_sampler_3d", lower_grid_sampler, 0, TOL_SUM, 0, 0, NULL, NULL, 0},
-    {"grid_sampler_2d_backward", lower_grid_backward, 0, TOL_SUM, 0, 0, NULL, NULL, 0},
-    {"grid_sampler_3d_backward", lower_grid_backward, 0, TOL_SUM, 0, 0, NULL, NULL, 0},
-    {"im2col", lower_im2col, 0, TOL_EXACT, 0, 0, NULL, NULL, 0},
-    {"col2im", lower_col2im, 0, TOL_SUM, 0, 0, NULL, NULL, 0},
-    {"pixel_shuffle", lower_pixel_shuffle, 1, TOL_EXACT, 0, 0, NULL, NULL, 0},
-    {"pixel_unshuffle", lower_pixel_shuffle, 0, TOL_EXACT, 0, 0, NULL, NULL, 0},
-    {"channel_shuffle", lower_channel_shuffle, 0, TOL_EXACT, 0, 0, NULL, NULL, 0},
+    {"_upsample_lanczos2d_aa", lower_upsample, LANCZOS_AA, TOL_SUM, 0, SCALES(3), NULL, NULL, 0, PAD_BATCH},
+    {"grid_sampler_2d", lower_grid_sampler, 0, TOL_SUM, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"grid_sampler_3d", lower_grid_sampler, 0, TOL_SUM, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"grid_sampler_2d_backward", lower_grid_backward, 0, TOL_SUM, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"grid_sampler_3d_backward", lower_grid_backward, 0, TOL_SUM, 0, 0, NULL, NULL, 0, PAD_BATCH},
+    {"im2col", lower_im2col, 0, TOL_EXACT, 0, 0, NULL, NULL, 0, PAD_CANNOT},
+    {"col2im", lower_col2im, 0, TOL_SUM, 0, 0, NULL, NULL, 0, PAD_CANNOT},
+    {"pixel_shuffle", lower_pixel_shuffle, 1, TOL_EXACT, 0, 0, NULL, NULL, 0, PAD_CANNOT},
+    {"pixel_unshuffle", lower_pixel_shuffle, 0, TOL_EXACT, 0, 0, NULL, NULL, 0, PAD_CANNOT},
+    {"channel_shuffle", lower_channel_shuffle, 0, TOL_EXACT, 0, 0, NULL, NULL, 0, PAD_CANNOT},
 };
 TTC_FAMILY(resample)

@@ -166,9 +166,10 @@ static ttc_status infer_gru_backward(const ttc_call *call, uint32_t max, ttc_spe
 }
 
 const ttc_op_row ttc__rnn_rows[] = {
-    {"_thnn_fused_lstm_cell", lower_lstm, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_lstm, NULL, 0},
-    {"_thnn_fused_lstm_cell_backward_impl", lower_lstm_backward, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_lstm_backward, NULL, 0},
-    {"_thnn_fused_gru_cell", lower_gru, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_gru, NULL, 0},
-    {"_thnn_fused_gru_cell_backward", lower_gru_backward, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_gru_backward, NULL, 0},
+    {"_thnn_fused_lstm_cell", lower_lstm, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_lstm, NULL, 0, PAD_CANNOT},
+    {"_thnn_fused_lstm_cell_backward_impl", lower_lstm_backward, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_lstm_backward, NULL, 0,
+     PAD_CANNOT},
+    {"_thnn_fused_gru_cell", lower_gru, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_gru, NULL, 0, PAD_CANNOT},
+    {"_thnn_fused_gru_cell_backward", lower_gru_backward, 0, TOL_SUM, TTC_OP_NO_META, 0, infer_gru_backward, NULL, 0, PAD_CANNOT},
 };
 TTC_FAMILY(rnn)

@@ -186,8 +186,10 @@ static void lower_logcumsumexp(shlo *b, ttc_lower *c) {
 }
 
 const ttc_op_row ttc__scan_rows[] = {
-    TTC_ROW("cumsum", lower_cumsum, SHLO_SUM, TOL_SUM),      TTC_ROW("cumprod", lower_cumsum, SHLO_PROD, TOL_SUM),
-    TTC_ROW("cummax", lower_cummax, SHLO_AMAX, TOL_EXACT),   TTC_ROW("cummin", lower_cummax, SHLO_AMIN, TOL_EXACT),
-    TTC_ROW("logcumsumexp", lower_logcumsumexp, 0, TOL_SUM),
+    TTC_ROW_PAD("cumsum", lower_cumsum, SHLO_SUM, TOL_SUM, SCAN_ZERO),
+    TTC_ROW_PAD("cumprod", lower_cumsum, SHLO_PROD, TOL_SUM, SCAN_ONE),
+    TTC_ROW_PAD("cummax", lower_cummax, SHLO_AMAX, TOL_EXACT, SCAN_LOWEST),
+    TTC_ROW_PAD("cummin", lower_cummax, SHLO_AMIN, TOL_EXACT, SCAN_HIGHEST),
+    TTC_ROW_PAD("logcumsumexp", lower_logcumsumexp, 0, TOL_SUM, SCAN_LOWEST),
 };
 TTC_FAMILY(scan)

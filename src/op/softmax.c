@@ -113,13 +113,13 @@ static void lower_masked_softmax_backward(shlo *b, ttc_lower *c) {
   ttc__give(b, c, 0, softmax_backward(b, g, kept, axis));
 }
 
-#define MASKED(n, r) {n, r, 0, TOL_SUM, TTC_OP_NO_META, 0, ttc__infer_like_first, NULL, 0}
+#define MASKED(n, r) {n, r, 0, TOL_SUM, TTC_OP_NO_META, 0, ttc__infer_like_first, NULL, 0, PAD_CANNOT}
 const ttc_op_row ttc__softmax_rows[] = {
-    TTC_ROW("_softmax", lower_softmax, 0, TOL_SUM),
-    TTC_ROW("_log_softmax", lower_log_softmax, 0, TOL_SUM),
-    TTC_ROW("_safe_softmax", lower_safe_softmax, 0, TOL_SUM),
-    TTC_ROW("_softmax_backward_data", lower_softmax_backward, 0, TOL_SUM),
-    TTC_ROW("_log_softmax_backward_data", lower_log_softmax_backward, 0, TOL_SUM),
+    TTC_ROW_PAD("_softmax", lower_softmax, 0, TOL_SUM, SOFTMAX),
+    TTC_ROW_PAD("_log_softmax", lower_log_softmax, 0, TOL_SUM, SOFTMAX),
+    TTC_ROW_PAD("_safe_softmax", lower_safe_softmax, 0, TOL_SUM, SOFTMAX),
+    TTC_ROW_PAD("_softmax_backward_data", lower_softmax_backward, 0, TOL_SUM, SOFTMAX_BACK),
+    TTC_ROW_PAD("_log_softmax_backward_data", lower_log_softmax_backward, 0, TOL_SUM, SOFTMAX_BACK),
     MASKED("_masked_softmax", lower_masked_softmax),
     MASKED("_masked_softmax_backward", lower_masked_softmax_backward),
 };

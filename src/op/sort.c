@@ -156,14 +156,14 @@ static void lower_mode(shlo *b, ttc_lower *c) {
 }
 
 const ttc_op_row ttc__sort_rows[] = {
-    TTC_ROW("sort", lower_sort, 1, TOL_EXACT),
-    TTC_ROW("sort.stable", lower_sort, 2, TOL_EXACT),
-    TTC_ROW("topk", lower_topk, 0, TOL_EXACT),
-    TTC_ROW("kthvalue", lower_kthvalue, 0, TOL_EXACT),
+    TTC_ROW_PAD("sort", lower_sort, 1, TOL_EXACT, SORT),
+    TTC_ROW_PAD("sort.stable", lower_sort, 2, TOL_EXACT, SORT),
+    TTC_ROW_PAD("topk", lower_topk, 0, TOL_EXACT, SORT),
+    TTC_ROW_PAD("kthvalue", lower_kthvalue, 0, TOL_EXACT, WHOLE),
     TTC_ROW("median", lower_median, 0, TOL_EXACT),
-    TTC_ROW("median.dim", lower_median, MEDIAN_DIM, TOL_EXACT),
+    TTC_ROW_PAD("median.dim", lower_median, MEDIAN_DIM, TOL_EXACT, WHOLE),
     TTC_ROW("nanmedian", lower_median, MEDIAN_SKIP_NAN, TOL_EXACT),
-    TTC_ROW("nanmedian.dim", lower_median, MEDIAN_DIM | MEDIAN_SKIP_NAN, TOL_EXACT),
-    TTC_ROW("mode", lower_mode, 0, TOL_EXACT),
+    TTC_ROW_PAD("nanmedian.dim", lower_median, MEDIAN_DIM | MEDIAN_SKIP_NAN, TOL_EXACT, WHOLE),
+    TTC_ROW_PAD("mode", lower_mode, 0, TOL_EXACT, WHOLE),
 };
 TTC_FAMILY(sort)

@@ -435,7 +435,7 @@ static void lower_igamma(shlo *b, ttc_lower *c) {
   op_ret(c, 0, shlo_select(b, plain, y, edge));
 }
 
-#define LOOSE(name, rule, param) ELEM_ROW(name, rule, param, TOL_LOOSE)
+#define LOOSE(name, rule, param) {ELEM_HEAD(name, rule, param, TOL_LOOSE), .pad = PAD_EACH_ONE}
 #define POLYNOMIAL(name, kind)                                                                                \
   LOOSE("special_" name, lower_polynomial, kind), LOOSE("special_" name ".n_scalar", lower_polynomial, kind), \
       LOOSE("special_" name ".x_scalar", lower_polynomial, kind)
@@ -463,7 +463,7 @@ const ttc_op_row ttc__special_rows[] = {
     LOOSE("special_zeta", lower_zeta, 0),
     LOOSE("special_zeta.other_scalar", lower_zeta, 0),
     LOOSE("special_zeta.self_scalar", lower_zeta, 0),
-    {ELEM_HEAD("polygamma", lower_polygamma, 0, TOL_LOOSE), .note = "one program for each n"},
+    {ELEM_HEAD("polygamma", lower_polygamma, 0, TOL_LOOSE), .pad = PAD_EACH_ONE, .note = "one program for each n"},
     LOOSE("igamma", lower_igamma, 0),
     LOOSE("igammac", lower_igamma, 1),
     POLYNOMIAL("chebyshev_polynomial_t", CHEB_T),

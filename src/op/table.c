@@ -131,6 +131,9 @@ bool ttc_op_get(uint32_t op, ttc_op_info *out) {
     double rtol, atol;
   } tolerances[] = {[TOL_EXACT] = {0, 0},       [TOL_2ULP] = {3e-7, 1e-38}, [TOL_4ULP] = {6e-7, 1e-37}, [TOL_SUM] = {1.3e-6, 1e-5},
                     [TOL_DOT] = {1.3e-6, 1e-5}, [TOL_LOOSE] = {1e-4, 1e-4}, [TOL_RANDOM] = {0, 0}};
+#define WORD(name, word) word,
+  static const char *const pads[] = {TTC__PADS(WORD)};
+#undef WORD
   const ttc_op_row *r = ttc__op_row(op);
   if (r == NULL) {
     return false;
@@ -140,6 +143,7 @@ bool ttc_op_get(uint32_t op, ttc_op_info *out) {
                        .flags = r->flags,
                        .rtol = tolerances[r->tol].rtol,
                        .atol = tolerances[r->tol].atol,
-                       .note = r->note != NULL ? r->note : ""};
+                       .note = r->note != NULL ? r->note : "",
+                       .pad = pads[r->pad]};
   return true;
 }

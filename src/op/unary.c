@@ -231,8 +231,8 @@ static void lower_frexp(shlo *b, ttc_lower *c) {
   op_ret(c, 1, shlo_select(b, plain, elem_i(b, e, 0), shlo_sub(b, e, bias)));
 }
 
-#define FLOAT(name, op, tol) ELEM_ROW(name, lower_float, op, tol)
-#define ROUNDING(name, op) ELEM_ROW(name, lower_rounding, op, TOL_EXACT)
+#define FLOAT(name, op, tol) EACH_ROW(name, lower_float, op, tol)
+#define ROUNDING(name, op) EACH_ROW(name, lower_rounding, op, TOL_EXACT)
 const ttc_op_row ttc__unary_rows[] = {
     FLOAT("acos", SHLO_CHLO_ACOS, TOL_4ULP),
     FLOAT("acosh", SHLO_CHLO_ACOSH, TOL_4ULP),
@@ -260,27 +260,27 @@ const ttc_op_row ttc__unary_rows[] = {
     ROUNDING("floor", SHLO_FLOOR),
     ROUNDING("round", SHLO_ROUND_EVEN),
     ROUNDING("trunc", -1),
-    ELEM_ROW("abs", lower_abs, 0, TOL_EXACT),
-    ELEM_ROW("angle", lower_angle, 0, TOL_2ULP),
-    ELEM_ROW("atan", lower_atan, 0, TOL_4ULP),
-    ELEM_ROW("bitwise_not", lower_bitwise_not, 0, TOL_EXACT),
-    ELEM_ROW("conj_physical", lower_conj, 0, TOL_EXACT),
-    ELEM_ROW("_conj_physical", lower_conj, 0, TOL_EXACT),
-    ELEM_ROW("deg2rad", lower_degrees, 1, TOL_2ULP),
-    ELEM_ROW("digamma", lower_digamma, 0, TOL_LOOSE),
-    ELEM_ROW("exp2", lower_exp2, 0, TOL_4ULP),
-    ELEM_ROW("frac", lower_frac, 0, TOL_EXACT),
-    {ELEM_HEAD("frexp.Tensor", lower_frexp, 0, TOL_EXACT), .note = "float64 falls through"},
-    ELEM_ROW("log10", lower_log10, 0, TOL_4ULP),
-    ELEM_ROW("log2", lower_log2, 0, TOL_4ULP),
-    ELEM_ROW("nan_to_num", lower_nan_to_num, 0, TOL_EXACT),
-    ELEM_ROW("neg", lower_neg, 0, TOL_EXACT),
-    ELEM_ROW("rad2deg", lower_degrees, 0, TOL_2ULP),
-    ELEM_ROW("reciprocal", lower_reciprocal, 0, TOL_2ULP),
-    {ELEM_HEAD("round.decimals", lower_round_decimals, 0, TOL_2ULP), .note = "one program for each number of decimals"},
-    ELEM_ROW("sgn", lower_sign, 0, TOL_2ULP),
-    ELEM_ROW("sign", lower_sign, 0, TOL_EXACT),
-    ELEM_ROW("signbit", lower_signbit, 0, TOL_EXACT),
-    ELEM_ROW("sinc", lower_sinc, 0, TOL_4ULP),
+    EACH_ROW("abs", lower_abs, 0, TOL_EXACT),
+    EACH_ROW("angle", lower_angle, 0, TOL_2ULP),
+    EACH_ROW("atan", lower_atan, 0, TOL_4ULP),
+    EACH_ROW("bitwise_not", lower_bitwise_not, 0, TOL_EXACT),
+    EACH_ROW("conj_physical", lower_conj, 0, TOL_EXACT),
+    EACH_ROW("_conj_physical", lower_conj, 0, TOL_EXACT),
+    EACH_ROW("deg2rad", lower_degrees, 1, TOL_2ULP),
+    EACH_ROW("digamma", lower_digamma, 0, TOL_LOOSE),
+    EACH_ROW("exp2", lower_exp2, 0, TOL_4ULP),
+    EACH_ROW("frac", lower_frac, 0, TOL_EXACT),
+    {EACH_HEAD("frexp.Tensor", lower_frexp, 0, TOL_EXACT), .note = "float64 falls through"},
+    EACH_ROW("log10", lower_log10, 0, TOL_4ULP),
+    EACH_ROW("log2", lower_log2, 0, TOL_4ULP),
+    EACH_ROW("nan_to_num", lower_nan_to_num, 0, TOL_EXACT),
+    EACH_ROW("neg", lower_neg, 0, TOL_EXACT),
+    EACH_ROW("rad2deg", lower_degrees, 0, TOL_2ULP),
+    EACH_ROW("reciprocal", lower_reciprocal, 0, TOL_2ULP),
+    {EACH_HEAD("round.decimals", lower_round_decimals, 0, TOL_2ULP), .note = "one program for each number of decimals"},
+    EACH_ROW("sgn", lower_sign, 0, TOL_2ULP),
+    EACH_ROW("sign", lower_sign, 0, TOL_EXACT),
+    EACH_ROW("signbit", lower_signbit, 0, TOL_EXACT),
+    EACH_ROW("sinc", lower_sinc, 0, TOL_4ULP),
 };
 TTC_FAMILY(unary)

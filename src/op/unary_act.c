@@ -288,7 +288,7 @@ static void lower_glu_backward_jvp(shlo *b, ttc_lower *c) {
   op_ret(c, 0, shlo_concat(b, 2, parts, op_axis(c, 5, op_in_ndim(c, 2))));
 }
 
-#define ROW(name, rule, tol) ELEM_ROW(name, rule, 0, tol)
+#define ROW(name, rule, tol) EACH_ROW(name, rule, 0, tol)
 const ttc_op_row ttc__act_rows[] = {
     ROW("relu", lower_relu, TOL_EXACT),
     ROW("threshold", lower_threshold, TOL_EXACT),
@@ -296,7 +296,7 @@ const ttc_op_row ttc__act_rows[] = {
     ROW("leaky_relu", lower_leaky_relu, TOL_2ULP),
     ROW("leaky_relu_backward", lower_leaky_relu_backward, TOL_2ULP),
     ROW("_prelu_kernel", lower_prelu, TOL_2ULP),
-    ROW("_prelu_kernel_backward", lower_prelu_backward, TOL_2ULP),
+    ELEM_ROW("_prelu_kernel_backward", lower_prelu_backward, 0, TOL_2ULP),
     ROW("elu", lower_elu, TOL_4ULP),
     ROW("elu_backward", lower_elu_backward, TOL_4ULP),
     ROW("hardtanh", lower_hardtanh, TOL_EXACT),
@@ -314,17 +314,17 @@ const ttc_op_row ttc__act_rows[] = {
     ROW("silu", lower_silu, TOL_4ULP),
     ROW("silu_backward", lower_silu_backward, TOL_4ULP),
     ROW("sigmoid_backward", lower_y_backward, TOL_2ULP),
-    ELEM_ROW("tanh_backward", lower_y_backward, 1, TOL_2ULP),
+    EACH_ROW("tanh_backward", lower_y_backward, 1, TOL_2ULP),
     ROW("softplus", lower_softplus, TOL_4ULP),
     ROW("softplus_backward", lower_softplus_backward, TOL_4ULP),
     ROW("mish", lower_mish, TOL_4ULP),
-    {ELEM_HEAD("mish_backward", lower_mish_backward, 0, TOL_4ULP), .flags = TTC_OP_NO_META, .infer = ttc__infer_like_first},
+    {EACH_HEAD("mish_backward", lower_mish_backward, 0, TOL_4ULP), .flags = TTC_OP_NO_META, .infer = ttc__infer_like_first},
     ROW("log_sigmoid_forward", lower_log_sigmoid, TOL_4ULP),
     ROW("log_sigmoid_backward", lower_log_sigmoid_backward, TOL_4ULP),
     ROW("logit", lower_logit, TOL_4ULP),
     ROW("logit_backward", lower_logit_backward, TOL_4ULP),
-    ROW("glu", lower_glu, TOL_4ULP),
-    ROW("glu_backward", lower_glu_backward, TOL_4ULP),
+    {ELEM_HEAD("glu", lower_glu, 0, TOL_4ULP), .pad = PAD_WHOLE},
+    {ELEM_HEAD("glu_backward", lower_glu_backward, 0, TOL_4ULP), .pad = PAD_WHOLE},
     {ELEM_HEAD("glu_jvp", lower_glu_jvp, 0, TOL_4ULP), .flags = TTC_OP_NO_META, .infer = ttc__infer_like_first},
     {ELEM_HEAD("glu_backward_jvp", lower_glu_backward_jvp, 0, TOL_4ULP), .flags = TTC_OP_NO_META, .infer = ttc__infer_like_first},
 };

@@ -339,6 +339,9 @@ ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err) {
         ttc__poison_release(p);
       }
       return TTC_OK;
+    case RECORD_PREFIX:
+      ttc__prefix_launch(dev, r, err);
+      return TTC_OK;
     case RECORD_EVENT:
       ttc__event_launch(dev, r->event);
       return TTC_OK;

@@ -66,7 +66,9 @@ typedef struct number {
   unsigned char bytes[16];
 } number;
 
-typedef enum record_kind { RECORD_LAUNCH, RECORD_UPLOAD, RECORD_RESIZE, RECORD_EVENT, RECORD_WAIT } record_kind;
+typedef enum record_kind { RECORD_LAUNCH, RECORD_UPLOAD, RECORD_RESIZE, RECORD_PREFIX, RECORD_EVENT, RECORD_WAIT } record_kind;
+
+typedef struct ttc__prefix ttc__prefix;
 
 #define RECORD_INLINE_STORES 8
 #define RECORD_INLINE_NUMBERS 4
@@ -76,10 +78,11 @@ typedef struct record {
   uint32_t nstore, nnumber;
   ttc_plan *plan; /* LAUNCH */
   union {
-    pjrt_buffer *buf; /* UPLOAD: becomes stores[0]'s contents */
-    ttc_event *event; /* EVENT, WAIT: one reference */
+    pjrt_buffer *buf;    /* UPLOAD: becomes stores[0]'s contents */
+    ttc_event *event;    /* EVENT, WAIT: one reference */
+    ttc__prefix *prefix; /* PREFIX: freed once launched */
   };
-  ttc__base base;     /* UPLOAD, RESIZE: what the store holds from here on */
+  ttc__base base;     /* UPLOAD, RESIZE, PREFIX: what the store holds from here on */
   ttc_store **stores; /* one reference each: the call's slots, then one a fresh output (NULL: nobody) */
   number *numbers;
   ttc_store *inline_stores[RECORD_INLINE_STORES];
@@ -279,6 +282,9 @@ ttc_status ttc__compute_store(ttc_store *s, bool *settled, ttc_error *err);
 uint64_t ttc__trace_tag(void);
 /* Launch lock held, dev->trace not NULL: r was launched at that time and gave outs. */
 void ttc__trace_launched(ttc_device *dev, const record *r, pjrt_buffer *const *outs, int64_t launch_ns);
+
+/* ---- prefix.c */
+void ttc__prefix_launch(ttc_device *dev, record *r, ttc_error *err); /* launch lock held; failures poison */
 
 /* ---- launch.c */
 ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err); /* only TTC_CANCELLED is returned; failures poison */

@@ -3,7 +3,7 @@
 AOTAutograd gives a functional graph of ATen ops whose mutations of inputs are ``copy_`` nodes at its end. The graph is cut into
 stages that take turns: ops on the device that have a row (or a decomposition into some) form programs; everything else, such as
 arithmetic on an optimizer's ``step`` on the CPU or an op without a lowering, is called as eager mode would. Most graphs are one
-program. A graph with symbolic sizes has one for each set of sizes it meets.
+program. A graph with symbolic sizes has one for all lengths up to a bound, or else one for each set of sizes it meets.
 """
 
 from __future__ import annotations

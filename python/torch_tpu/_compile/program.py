@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from torch_tpu._bounds import stats
 from torch_tpu._compile import watch
+from torch_tpu._compile.bounded import Bounded, placed
 from torch_tpu._compile.saved import Saved
 from torch_tpu._compile.sizes import Sizes
 from torch_tpu._compile.stages import on_tpu, stages, writes
@@ -57,6 +59,9 @@ class Program:
         self.fills = [slot[n] for n in self.fresh]
         self.ids: dict[tuple[int, ...], int] = {}
         self.ops: dict[tuple[int, ...], Callable[..., list[Any]]] = {}
+        # Results, by their slots, that say where in a storage they are.
+        self.moved: dict[tuple[int, ...], list[tuple[int, tuple[list[int], int]]]] = {}
+        self.bounded = Bounded(self) if sizes.where else None
 
     def build(self, values: tuple[int, ...]) -> int:
         """The op id of the program for these sizes.
@@ -89,17 +94,39 @@ class Program:
         dense = torch._prims_common.is_non_overlapping_and_dense_or_false(val)
         return [self.sizes.resolve(s, values) for s in val.stride()] if dense else None
 
+    def _place(self, node: fx.Node, values: tuple[int, ...]) -> tuple[list[int], int] | None:
+        """Strides and offset of a result that is not all of a storage, as only a view is."""
+        val = node.meta["val"]
+        if not isinstance(val, torch.Tensor):
+            return None
+        offset = self.sizes.resolve(val.storage_offset(), values)
+        if offset == 0 and torch._prims_common.is_non_overlapping_and_dense_or_false(val):
+            return None
+        return [self.sizes.resolve(s, values) for s in val.stride()], offset
+
     def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
+        if self.bounded is not None:
+            try:
+                self.bounded(env, values)
+                return
+            except (Untraceable, NotImplementedError) as e:
+                stats.refuse(self.name, e)
+                self.bounded = None
         op = self.ops.get(values)
         if op is None:
             with watch.dumping(self.dump):
                 self.ids[values] = self.build(values)
                 op = self.ops[values] = _C.Program(self.ids[values], self.inputs, self.into, None, self.settings)
                 out = op(*env)
+            where = [(i, self._place(n, values)) for i, n in zip(self.fills, self.fresh, strict=True) if values]
+            self.moved[values] = [(i, at) for i, at in where if at is not None]
+            stats.exact += bool(values)
         else:
             out = op(*env)
         for i, t in zip(self.fills, out, strict=True):
             env[i] = t
+        for i, at in self.moved[values]:
+            env[i] = placed(env[i], *at)
 
 
 class Stage:

@@ -16,6 +16,7 @@ class Sizes:
 
     def __init__(self, placeholders: Sequence[fx.Node]) -> None:
         self.where: dict[Any, tuple[int, int]] = {}  # symbol -> input, axis (-1: the input is the number)
+        self.env: Any = None  # what is known of the symbols
         for i, n in enumerate(placeholders):
             val = n.meta.get("val")
             if isinstance(val, torch.SymInt):
@@ -27,6 +28,7 @@ class Sizes:
     def _note(self, size: Any, i: int, axis: int) -> None:
         if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
             self.where.setdefault(size.node.expr, (i, axis))
+            self.env = size.node.shape_env
 
     def values(self, args: Sequence[Any]) -> tuple[int, ...]:
         """The symbols' values in a call with these inputs, in a fixed order."""

@@ -36,6 +36,12 @@ def told(node: fx.Node) -> str:
     return f"{node.target} at {where[0]}:{where[1]}" if where else str(node.target)
 
 
+def source(node: fx.Node | None) -> None:
+    """Nodes that are appended to graphs from now on come from this one's line."""
+    where = line_of(node) if node is not None else None
+    core().ttc_graph_source(*((where[0].encode(errors="replace"), where[1]) if where else (None, 0)))
+
+
 def add(builder: GraphBuilder, node: fx.Node) -> None:
     """Append ``node`` to the graph, with the line it comes from.
 
@@ -43,8 +49,7 @@ def add(builder: GraphBuilder, node: fx.Node) -> None:
         Untraceable, NotImplementedError: if it has no place in a graph.
         RuntimeError: for any other fault, which is ours.
     """
-    where = line_of(node)
-    core().ttc_graph_source(*((where[0].encode(errors="replace"), where[1]) if where else (None, 0)))
+    source(node)
     try:
         builder.call(node)
     except (Untraceable, NotImplementedError) as e:
@@ -56,7 +61,7 @@ def add(builder: GraphBuilder, node: fx.Node) -> None:
             "Until it is mended, torch.compiler.disable runs the function that it is in op by op."
         ) from e
     finally:
-        core().ttc_graph_source(None, 0)
+        source(None)
 
 
 # ------------------------------------------------------------------------------------------------------------- dumps

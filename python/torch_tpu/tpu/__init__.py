@@ -167,8 +167,12 @@ def compile_stats(device: Any = None) -> dict[str, Any]:
         those, from the shared directory behind it. ``seconds``: spent compiling, summed over threads. ``calls``: ops and programs
         run; all but ``programs`` of them found a program in memory. Of ``torch.compile``: ``graphs`` it gave to the backend,
         ``traces`` of them that PyTorch's cache had, ``recompiles`` (function, line, the guard that did not hold), ``op_by_op``:
-        parts of graphs that are not run as programs, and why; ``dynamic``: how graphs of open sizes are run.
+        parts of graphs that are not run as programs, and why; ``dynamic``: of graphs with symbolic sizes, the programs
+        ``bounded`` that serve all lengths up to a bound, those ``exact`` for one set of sizes, and ``refused``, why graphs have
+        none of the first kind (reason -> number of graphs).
     """
+    from torch_tpu._bounds import stats as dynamic
+
     s = _C.stats(_index(device))
     shared = _core.core().ttc_tier_hits()
     stats: dict[str, Any] = {
@@ -182,14 +186,13 @@ def compile_stats(device: Any = None) -> dict[str, Any]:
         "traces": 0,
         "recompiles": [],
         "op_by_op": {},
-        "dynamic": {},
+        "dynamic": {"bounded": dynamic.bounded, "exact": dynamic.exact, "refused": dict(dynamic.refused)},
     }
     compiling = sys.modules.get("torch_tpu._compile")
     if compiling is not None:
         watch = compiling.watch
         stats |= {"graphs": watch.made["graphs"], "traces": watch.made["loaded"], "recompiles": watch.recompiles()}
         stats["op_by_op"] = {name: str(why) for name, why in compiling.refused.items()}
-        stats["dynamic"] = dict(getattr(compiling, "dynamic", {}))
     return stats
 
 

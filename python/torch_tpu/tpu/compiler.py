@@ -45,6 +45,30 @@ def custom_compiler_options(options: Mapping[str, str | bool | int | float]) -> 
         _options.pop()
 
 
+def set_dynamic_bounds(least: int = 8, factor: float = 2.0) -> None:
+    """How far programs with symbolic sizes reach, from now on.
+
+    ``torch.compile(backend="tpu")`` makes one program for all lengths up to a bound: ``least``, and each next bound ``factor``
+    times the one before, but no more than the maximum that ``torch._dynamo.mark_dynamic`` names. A program costs what its bound
+    costs.
+
+    Args:
+        least: the smallest bound, in elements of a dimension, at least 1.
+        factor: above 1.
+
+    Raises:
+        ValueError: if one of them is out of range.
+
+    Example:
+        >>> torch.tpu.compiler.set_dynamic_bounds(least=64, factor=1.5)
+    """
+    from torch_tpu._bounds import growth
+
+    if least < 1 or factor <= 1:
+        raise ValueError(f"expected least >= 1 and factor > 1, got {least} and {factor}")
+    growth.least, growth.factor = int(least), float(factor)
+
+
 # ------------------------------------------------------------------------------------------------------------- dumps
 
 
