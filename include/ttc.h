@@ -293,12 +293,11 @@ TTC_API void ttc_result_done(ttc_result *res);
 /* ----------------------------------------------------------------------------------------------------- op table */
 
 typedef struct ttc_op_info {
-  const char *name;   /* functional overload as in ATen, "add.Tensor" */
-  const char *family; /* "binary" */
-  unsigned flags;     /* TTC_OP_* */
-  double rtol, atol;  /* float32 tolerance against CPU PyTorch, for tests */
-  const char *note;   /* what the documentation says of it, or "" */
-  const char *pad;    /* what it does to dimensions longer than what is in them: "each", "dot" .. of ttc__pad; "" : it cannot */
+  const char *name;         /* functional overload as in ATen, "add.Tensor" */
+  const char *family, *pad; /* "binary"; what it does to padded dimensions, in ttc__pad's words */
+  unsigned flags;           /* TTC_OP_* */
+  double rtol, atol;        /* float32 tolerance against CPU PyTorch, for tests */
+  const char *note;         /* what the documentation says of it, or "" */
 } ttc_op_info;
 
 #define TTC_OP_RNG 1u        /* takes a Generator: the front end appends a TTC_ARG_RNG argument */
