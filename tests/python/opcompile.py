@@ -37,7 +37,7 @@ from torch_tpu._decompose import _UNDEFINED, row_name
 
 MODES = ("static", "dynamic", "dynamo")
 SEED = 42  # some of the database's ops set it themselves
-EVERY = 16  # one op of so many is in the sample
+EVERY = 10  # one op of so many is in the sample
 # What Dynamo answers with a graph break.
 BREAKS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode, UnsupportedOperatorException)
 

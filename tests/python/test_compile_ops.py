@@ -1,6 +1,6 @@
 """The op database in compiled code (opcompile.py says what each mode checks).
 
-Here one op of sixteen runs in one mode, chosen by a hash of its name; with TORCH_TPU_SWEEP set every op in every mode, which
+Here one op of ten runs in one mode, chosen by a hash of its name; with TORCH_TPU_SWEEP set every op in every mode, which
 ``make sweep`` does in worker processes (sweep.py). A case in expected_failures.txt must fail, so that the list can only shrink.
 """
 
