@@ -3,7 +3,8 @@
 Modes
     static     the graph of one sample: results, dtypes, sizes, strides and aliasing equal eager CPU PyTorch's, so do first-order
                gradients, and every op that has a row ran in a program
-    dynamic    the same of a graph whose sizes are all symbols, with other sizes too where the sample can be stretched
+    dynamic    the same of a graph whose sizes are all symbols, with other sizes too where the sample can be stretched, and with
+               NaN in the padding
     dynamo     the same as static and dynamic, through Dynamo
 
 Dynamo takes longer than all that follows, so ``static`` and ``dynamic`` do without: the backend is given what Dynamo would give
@@ -31,7 +32,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_tpu import _compile
-from torch_tpu._compile import program
+from torch_tpu._compile import bounded, program
 from torch_tpu._compile.stages import _usable, on_tpu
 from torch_tpu._decompose import _UNDEFINED, row_name
 
@@ -199,6 +200,7 @@ class Runner(opcase.Runner):
             raise Nothing("arguments on the CPU")
         self.want(call.mapped(clone))  # no graph without a result
         _compile.refused.clear()
+        bounded.poison = float("nan")
         try:
             with Outside() as outside:
                 compiled = Direct(Function(self.op, mine), given, dynamic)

@@ -212,3 +212,10 @@ def test_a_view_by_symbols_of_a_written_input():
         y = x.to(DEV)
         assert torch.equal(g(y).cpu(), f(x))
         assert torch.equal(y.cpu(), x)
+
+
+def test_sizes_in_floats():
+    g = compiled(lambda x: F.interpolate(x, size=5, mode="nearest"), dynamic=True)
+    for n in (4, 7):
+        x = torch.randn(2, 3, n)
+        torch.testing.assert_close(g(x.to(DEV)).cpu(), F.interpolate(x, size=5, mode="nearest"))

@@ -48,6 +48,8 @@ def _compile(names: Sequence[str], sources: Sequence[str]) -> Callable[..., tupl
         "start_in": start_in,
         "index_in": index_in,
         "math": math,
+        "torch": torch,  # sym_float
+        "round": round,
         "max": max,
         "min": min,
         "float": float,
