@@ -316,6 +316,8 @@ def _stretch(v, n: int, more: int):
     for axis in range(t.dim()):
         if t.shape[axis] == n:
             t = t.index_select(axis, torch.arange(more) % n)
+    if t.dim() == 1 and not t.is_floating_point() and torch.equal(v, v.sort()[0]):  # offsets
+        t = t.sort()[0]
     if t.is_floating_point() or t.is_complex():  # no two rows the same
         t = t * (1 - 0.2 * torch.rand(t.shape)).to(t.dtype)
     return t.requires_grad_(v.requires_grad)
