@@ -237,7 +237,7 @@ def test_bounds_can_be_set(monkeypatch):
     torch.tpu.compiler.set_dynamic_bounds(least=4, factor=1.5)
     assert [growth.bound(n) for n in (1, 4, 5, 7, 10)] == [4, 4, 6, 9, 14]
     assert growth.bound(9, top=12) == 9 and growth.bound(10, top=12) == 12
-    check(lambda x: x.sum(0), R("n", 3), lengths=(4, 5, 6, 7), programs=6)
+    check(lambda x: (x * x).sum(0), R("n", 3), lengths=(4, 5, 6, 7), programs=6)  # three bounds, forward and backward
     with pytest.raises(ValueError, match="factor"):
         torch.tpu.compiler.set_dynamic_bounds(factor=1)
 
