@@ -169,6 +169,17 @@ class _Call:
         env[self.out] = got
 
 
+class _Forget:
+    """Values that no later stage reads are let go, and with them their memory."""
+
+    def __init__(self, slots: list[int]) -> None:
+        self.slots = slots
+
+    def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
+        for i in self.slots:
+            env[i] = None
+
+
 class _Slot(int):
     """Place of a value in a call's environment."""
 
@@ -202,7 +213,10 @@ class Compiled(Saved):
         self.sizes = Sizes(placeholders)
         self.steps: list[Callable[[list[Any], tuple[int, ...]], None]] = []
         stage = stages(module.graph)
-        for at in range(max(stage.values(), default=-1) + 1):
+        end = max(stage.values(), default=-1)
+        returned = {n.args[0] if writes(n) else n for n in nodes[-1].all_input_nodes}
+        done = {n: max([stage.get(n, 0), *(stage.get(u, end) for u in n.users)]) for n in nodes if n not in returned}
+        for at in range(end + 1):
             here = [n for n in nodes if stage.get(n) == at]
             calls = [_Call(n, slot) for n in here]
             if at % 2 == 0:
@@ -211,6 +225,8 @@ class Compiled(Saved):
                 inside = set(here)
                 escapes = {n for n in here if any(u not in inside for u in n.users)}
                 self.steps.append(Stage(Program(f"{name}_{at}", here, escapes, slot, self.sizes, settings), calls))
+            if here and at < end:
+                self.steps.append(_Forget([slot[n] for n, last in done.items() if last == at]))
         # What a write gives is the input that it writes.
         self.outputs = fx.node.map_arg(list(nodes[-1].args[0]), lambda n: _Slot(slot[n.args[0] if writes(n) else n]))
         # A graph of known sizes that is one program and nothing else is called without all this from its second call on.
