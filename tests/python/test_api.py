@@ -205,9 +205,10 @@ def test_variables_by_torchtpus_names(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.delenv("TORCH_TPU_CACHE_DIR", raising=False)
     monkeypatch.setenv("TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT", "gs://bucket/x")
-    with pytest.warns(UserWarning, match="directory only"):
-        _environment.follow()
+    monkeypatch.delenv("TORCH_TPU_CACHE_SHARED", raising=False)
+    _environment.follow()
     assert os.environ["XLA_FLAGS"] == "--xla_dump_to=/x/3" and "TORCH_TPU_CACHE_DIR" not in os.environ
+    assert os.environ.pop("TORCH_TPU_CACHE_SHARED") == "gs://bucket/x"
     monkeypatch.setenv("TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT", str(tmp_path))
     _environment.follow()
     assert os.environ.pop("TORCH_TPU_CACHE_DIR") == str(tmp_path)

@@ -78,7 +78,7 @@ def _ways(fn: types.FunctionType, backend: Any) -> list[_Way]:
         if (
             len(graphs) != 1
             or resumes
-            or _backend_of(entry.backend) is not backend
+            or _backend_of(entry.backend) != backend
             or entry.code.co_freevars != fn.__code__.co_freevars
         ):
             continue
