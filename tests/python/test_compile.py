@@ -219,3 +219,21 @@ def test_sizes_in_floats():
     for n in (4, 7):
         x = torch.randn(2, 3, n)
         torch.testing.assert_close(g(x.to(DEV)).cpu(), F.interpolate(x, size=5, mode="nearest"))
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop", "NAdam"])
+def test_a_schedule_is_traced_once_more_and_never_again(name):
+    def make(device, wrap):
+        torch.manual_seed(1)
+        p = torch.randn(4, 3).to(device).requires_grad_()
+        p.grad = torch.randn(4, 3).to(device)
+        optimizer = getattr(torch.optim, name)([p], lr=0.1)
+        step = wrap(optimizer.step)
+        for _ in range(7):
+            step()
+            optimizer.param_groups[0]["lr"] *= 0.8
+        return [p.detach()]
+
+    before = len(torch.tpu.compile_stats()["recompiles"])
+    same(make)
+    assert len(torch.tpu.compile_stats()["recompiles"]) - before <= 1
