@@ -22,7 +22,7 @@ _NO_POINTER = (
 )
 
 
-def _is_tpu(x: object) -> bool:
+def on_tpu(x: object) -> bool:
     return isinstance(x, torch.Tensor) and x.device.type == "tpu"
 
 
@@ -31,11 +31,11 @@ def _share_by_dlpack() -> None:
 
     @functools.wraps(inner_device)
     def dlpack_device(self: torch.Tensor) -> Any:
-        return (_EXTENSION, self.device.index) if _is_tpu(self) else inner_device(self)
+        return (_EXTENSION, self.device.index) if on_tpu(self) else inner_device(self)
 
     @functools.wraps(inner_export)
     def dlpack(self: torch.Tensor, *, dl_device: Any = None, copy: bool | None = None, **kwargs: Any) -> Any:
-        if not _is_tpu(self):
+        if not on_tpu(self):
             return inner_export(self, dl_device=dl_device, copy=copy, **kwargs)
         if dl_device is None or int(dl_device[0]) != _CPU or copy is False:
             raise BufferError(_NO_POINTER)
@@ -45,7 +45,7 @@ def _share_by_dlpack() -> None:
 
     @functools.wraps(inner_import)
     def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> torch.Tensor:
-        if not _is_tpu(ext_tensor):
+        if not on_tpu(ext_tensor):
             return inner_import(ext_tensor, device=device, copy=copy)
         if ext_tensor.requires_grad:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")

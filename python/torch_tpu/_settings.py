@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from torch_tpu._patch import on_tpu
+
 _C: Any = sys.modules["torch_tpu._C"]
 
 _MODES: dict[str, dict[str, Any]] = {
@@ -64,9 +66,6 @@ def number(settings: Mapping[str, Any]) -> int:
 
 
 def _meets_tpu(module: torch.fx.GraphModule, inputs: Any) -> bool:
-    def on_tpu(v: Any) -> bool:
-        return isinstance(v, torch.Tensor) and v.device.type == "tpu"
-
     return any(map(on_tpu, inputs)) or any(on_tpu(n.meta.get("example_value")) for n in module.graph.nodes)
 
 

@@ -23,8 +23,9 @@ from torch_tpu._compile import indices, losses, moves, watch
 from torch_tpu._compile.padded import Factor, Value, Writer, canonical, expression, places, same
 from torch_tpu._compile.rules import Call, apply
 from torch_tpu._compile.sizes import Sizes
-from torch_tpu._compile.stages import on_tpu, writes
+from torch_tpu._compile.stages import writes
 from torch_tpu._decompose import DTYPE_NUMBERS, GraphBuilder, Untraceable, arguments, row_name
+from torch_tpu._patch import on_tpu
 
 _C: Any = sys.modules["torch_tpu._C"]
 __all__ = ["Bounded", "indices", "losses", "moves"]  # the last three bring their rules

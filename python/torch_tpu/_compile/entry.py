@@ -19,6 +19,7 @@ from torch_tpu._compile.program import Compiled
 
 _BYTECODE_INPUTS = "__import_torch_dot__dynamo_dot_graph_bytecode_inputs"
 _UTILS = "__import_torch_dot__dynamo_dot_utils"
+_TIMED = ("get_current_stream", "record_pregraph_bytecode_enter", "record_pregraph_bytecode_exit")  # of _UTILS
 _GIVE_UP = 32  # misses in a row
 
 
@@ -61,8 +62,7 @@ class _Way:
                 scope[names[n]] = _Quiet(scope[n], store_user_object_weakrefs=_nothing)
             elif n == _UTILS:
                 names[n] = f"{n}_quiet"
-                nothing = dict.fromkeys(("get_current_stream", "record_pregraph_bytecode_enter", "record_pregraph_bytecode_exit"))
-                scope[names[n]] = _Quiet(scope[n], **dict.fromkeys(nothing, _nothing))
+                scope[names[n]] = _Quiet(scope[n], **dict.fromkeys(_TIMED, _nothing))
         code = entry.code.replace(co_names=tuple(names[n] for n in entry.code.co_names))
         self.run = types.FunctionType(code, scope, fn.__name__, fn.__defaults__, fn.__closure__)
 

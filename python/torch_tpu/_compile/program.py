@@ -14,8 +14,9 @@ from torch_tpu._compile import watch
 from torch_tpu._compile.bounded import Bounded, placed
 from torch_tpu._compile.saved import Saved
 from torch_tpu._compile.sizes import Sizes
-from torch_tpu._compile.stages import on_tpu, stages, writes
+from torch_tpu._compile.stages import stages, writes
 from torch_tpu._decompose import GraphBuilder, Untraceable
+from torch_tpu._patch import on_tpu
 from torch_tpu._settings import number
 
 _C: Any = sys.modules["torch_tpu._C"]

@@ -13,15 +13,12 @@ from torch import fx
 
 from torch_tpu import _decompose
 from torch_tpu._compile import regions
+from torch_tpu._patch import on_tpu
 
 _C: Any = sys.modules["torch_tpu._C"]
 
 
-def on_tpu(val: Any) -> bool:
-    return isinstance(val, torch.Tensor) and val.device.type == "tpu"
-
-
-def _allon_tpu(val: Any) -> bool:
+def _all_on_tpu(val: Any) -> bool:
     """A result, or every one of several, is a dense tensor on the device."""
     vals = pytree.tree_leaves(val)
     return (
@@ -66,7 +63,7 @@ def _in_program(node: fx.Node, known: dict[fx.Node, bool]) -> bool:
     val: Any = node.meta.get("val")
     if node.target in _decompose.special:  # whose numbers beside tensors are known
         val = [v for v in pytree.tree_leaves(val) if isinstance(v, torch.Tensor)]
-    if not _allon_tpu(val):
+    if not _all_on_tpu(val):
         return False
     for n in node.all_input_nodes:
         v = n.meta.get("val")
