@@ -94,6 +94,8 @@ def main() -> None:
         (label, {name: pool.median(r[key] for r in replies) for name, replies in samples[op].items()})
         for label, (op, key) in ROWS.items()
     ]
+    each = {name: pool.median(r["cpu"] / 100 for r in replies) for name, replies in samples["chain"].items()}
+    rows.append(("one of 100 adds then .cpu(), CPU of all threads", each))
     title = f"16 float32, microseconds an op until the device is idle, median of {args.rounds} rounds, one core"
     pool.print_table(title, rows, who)
     workers.print_notes()

@@ -167,7 +167,7 @@ class JaxServer(serve.Server):
 
     def trainer(self, model: str) -> serve.Trainer:
         if model not in LOSSES:
-            raise ValueError(f"{model} is not written for JAX: its attention is the explicit one")
+            raise ValueError(f"{model} is not written for JAX")
         return JaxTrainer(model)
 
 

@@ -1,4 +1,4 @@
-"""The three models' sizes, first weights and batches, in numpy alone: every worker, whatever its framework, starts from the same
+"""The models' sizes, first weights and batches, in numpy alone: every worker, whatever its framework, starts from the same
 numbers, so that their losses can be compared step by step.
 
 Names and layouts are PyTorch's: a linear weight is (out, in), a convolution weight (out, in, kh, kw), images are NCHW, float32.
@@ -7,6 +7,7 @@ Names and layouts are PyTorch's: a linear weight is (out, in), a convolution wei
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -37,13 +38,24 @@ class BertSize:  # MiniLM-L6
     classes: int = 2
 
 
+@dataclasses.dataclass(frozen=True)
+class LstmSize:
+    layers: int
+    inputs: int = 128
+    hidden: int = 128
+    length: int = 32
+    batch: int = 32
+    classes: int = 10
+
+
 GPT = GptSize()
 BERT = BertSize()
+LSTM = {"lstm": LstmSize(layers=1), "lstm-2": LstmSize(layers=2)}
 MLP_WIDTHS = (784, 1024, 1024, 1024, 10)
 MLP_BATCH = 64
 RESNET_BATCH, RESNET_SIDE, RESNET_CLASSES = 8, 64, 10
 
-# AdamW for the first two, SGD with momentum for ResNet. Its learning rate is small, so that rounding is not amplified into
+# AdamW for all but ResNet, which has SGD with momentum. Its learning rate is small, so that rounding is not amplified into
 # different losses within the three steps that are compared.
 ADAMW = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 SGD = {"lr": 1e-3, "momentum": 0.9}
@@ -137,6 +149,17 @@ def resnet_weights() -> Weights:
     return weights
 
 
+def lstm_weights(size: LstmSize) -> Weights:
+    """torch.nn.LSTM's names and layouts below `lstm`, a linear head on the last output."""
+    rng, weights = np.random.default_rng(15), Weights()
+    for i in range(size.layers):
+        for kind, width in (("ih", size.inputs if i == 0 else size.hidden), ("hh", size.hidden)):
+            weights[f"lstm.weight_{kind}_l{i}"] = _normal(rng, size.hidden**-0.5, 4 * size.hidden, width)
+            weights[f"lstm.bias_{kind}_l{i}"] = np.zeros(4 * size.hidden, np.float32)
+    _linear(weights, rng, "head", size.classes, size.hidden, size.hidden**-0.5)
+    return weights
+
+
 def mlp_batch(step: int) -> Batch:
     rng = np.random.default_rng([21, step])
     return _normal(rng, 1.0, MLP_BATCH, MLP_WIDTHS[0]), rng.integers(0, MLP_WIDTHS[-1], MLP_BATCH)
@@ -153,6 +176,12 @@ def bert_batch(step: int) -> Batch:
     return rng.integers(0, BERT.vocabulary, (BERT.batch, BERT.length)), rng.integers(0, BERT.classes, BERT.batch)
 
 
+def lstm_batch(size: LstmSize, step: int) -> Batch:
+    """(length, batch, inputs) float32 and a class each."""
+    rng = np.random.default_rng([25, step])
+    return _normal(rng, 1.0, size.length, size.batch, size.inputs), rng.integers(0, size.classes, size.batch)
+
+
 def resnet_batch(step: int) -> Batch:
     rng = np.random.default_rng([23, step])
     return _normal(rng, 1.0, RESNET_BATCH, 3, RESNET_SIDE, RESNET_SIDE), rng.integers(0, RESNET_CLASSES, RESNET_BATCH)
@@ -167,9 +196,15 @@ class Model:
     adamw: bool = True
 
 
+def _lstm(size: LstmSize) -> Model:
+    title = f"LSTM {size.layers} x {size.hidden}, {size.length} steps, batch {size.batch}, AdamW"
+    return Model(title, functools.partial(lstm_weights, size), functools.partial(lstm_batch, size), 20)
+
+
 _gpt = f"GPT {GPT.layers} layers, width {GPT.width}, {GPT.batch}x{GPT.length} tokens, AdamW"
 MODELS = {
     "mlp": Model("MLP 784-3x1024-10, batch 64, AdamW", mlp_weights, mlp_batch, 30),
+    **{name: _lstm(size) for name, size in LSTM.items()},
     "resnet": Model("ResNet-18, 8x3x64x64, SGD momentum", resnet_weights, resnet_batch, 4, adamw=False),
     "bert": Model("MiniLM (BERT, 6 layers, width 384), 16x64 tokens, AdamW", bert_weights, bert_batch, 4),
     "gpt-math": Model(f"{_gpt}, softmax attention", gpt_weights, gpt_batch, 2),

@@ -33,10 +33,17 @@ class Contestant:
     name: str  # "tpu", "tpu:fuse", "cpu", "torchtpu", "jax" ...
     command: tuple[str, ...]
     env: dict[str, str]
+    cpus: frozenset[int] = frozenset()  # cores to run on; none: the driver's one
 
     @property
     def family(self) -> str:
         return self.name.split(":")[0]
+
+
+def python_path(who: Contestant) -> str:
+    """The repository; and its package where it is built in the tree, but not for peers, whose package has the same name."""
+    built = who.command[0] == sys.executable and any((ROOT / "python" / "torch_tpu" / "lib").glob("_tpu_*.so"))
+    return os.pathsep.join([str(ROOT), *([str(ROOT / "python")] if built else [])])
 
 
 class Died(Exception):
@@ -48,10 +55,11 @@ class Worker:
         self.who, self.timeout = who, timeout
         replies, theirs = os.pipe()
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115, lives as long as the worker
-        env = {**os.environ, **ONE_THREAD, **who.env, "BENCH_REPLY": str(theirs), "PYTHONPATH": str(ROOT)}
+        env = {**os.environ, **ONE_THREAD, **who.env, "BENCH_REPLY": str(theirs), "PYTHONPATH": python_path(who)}
+        cpus = who.cpus or {cpu}
         self.process = subprocess.Popen(
             who.command, stdin=subprocess.PIPE, stdout=self.log, stderr=self.log, text=True, env=env, cwd=ROOT,
-            pass_fds=(theirs,), preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
+            pass_fds=(theirs,), preexec_fn=lambda: os.sched_setaffinity(0, cpus),
         )  # fmt: skip
         os.close(theirs)
         self.replies = os.fdopen(replies)

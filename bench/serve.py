@@ -14,12 +14,14 @@ from typing import Any
 Reply = dict[str, Any]
 
 
-def per_op(body: Callable[[], object], n: int, drain: Callable[[], object]) -> Reply:
+WARM = 5  # groups of untimed runs, at most, until a worker asks for no more programs
+
+
+def per_op(body: Callable[[], object], n: int, server: Server) -> Reply:
     """Run `body` n times. Microseconds an op: on the clock and of CPU time in all threads, both until the device is idle again, and
     of CPU time in the calling thread until the last call returned."""
-    for _ in range(max(3, n // 20)):
-        body()
-    drain()
+    drain = server.drain
+    server.warm(lambda: [body() for _ in range(max(3, n // 20))])
     wall, every, mine = time.perf_counter(), time.process_time(), time.thread_time()
     for _ in range(n):
         body()
@@ -55,6 +57,24 @@ class Server:
     def trainer(self, model: str) -> Trainer:
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """Wait until what compiles in the background is ready."""
+        self.drain()
+
+    def programs(self) -> int:
+        """Programs that were asked for in the background so far."""
+        return 0
+
+    def warm(self, body: Callable[[], object]) -> int:
+        """Run `body` until the background has nothing more to do for it; how often."""
+        for done in range(1, WARM + 1):
+            before = self.programs()
+            body()
+            self.settle()
+            if done > 1 and self.programs() == before:
+                break
+        return done
+
     def fallbacks(self) -> dict[str, int]:
         """Ops that did not run on the device, with how often, where the framework counts them."""
         return {}
@@ -68,7 +88,7 @@ class Server:
         if name not in ops:
             return {"skip": True}
         body, n = ops[name]
-        return per_op(body, max(1, int(n * scale)), self.drain)
+        return per_op(body, max(1, int(n * scale)), self)
 
     def do_load(self, model: str, steps: int = 3) -> Reply:
         begin = time.perf_counter()
@@ -91,6 +111,27 @@ class Server:
         t.drain()
         every, wall = time.process_time() - every, time.perf_counter() - wall
         return {"wall": 1e3 * wall / n, "cpu": 1e3 * every / n, "loss": float(loss)}
+
+    def do_warm(self, n: int) -> Reply:
+        """Groups of n steps until they run as they will from then on."""
+        return {"groups": self.warm(lambda: self.do_steps(n)), "programs": self.programs()}
+
+    def do_singly(self, n: int) -> Reply:
+        """n steps, the loss read after each: milliseconds on the clock, of CPU in all threads and in this one, a list each."""
+        t = self._trainer
+        assert t is not None
+        batches = [t.prepare(self._done + i) for i in range(n)]
+        self._done += n
+        t.drain()
+        clocks = {"wall": time.perf_counter, "cpu": time.process_time, "caller": time.thread_time}
+        times: dict[str, list[float]] = {name: [] for name in clocks}
+        losses = []
+        for batch in batches:
+            begin = {name: clock() for name, clock in clocks.items()}
+            losses.append(float(t.step(batch)))
+            for name, clock in clocks.items():
+                times[name].append(1e3 * (clock() - begin[name]))
+        return {**times, "losses": losses, "programs": self.programs()}
 
     def do_quit(self) -> Reply:
         raise SystemExit(0)

@@ -103,6 +103,19 @@ def bert(p: Parameters, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(linear(p, "head", h.mean(dim=1)), y)
 
 
+def lstm(p: Parameters, net: torch.nn.LSTM, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(linear(p, "head", net(x)[0][-1]), y)
+
+
+def lstm_of(p: Parameters, size: models.LstmSize) -> torch.nn.LSTM:
+    """A torch.nn.LSTM of these parameters."""
+    net = torch.nn.LSTM(size.inputs, size.hidden, size.layers, device="meta")
+    for name, w in p.items():
+        if name.startswith("lstm."):
+            setattr(net, name.removeprefix("lstm."), w)
+    return net
+
+
 def compiler(device: torch.device) -> Callable[..., Any]:
     return functools.partial(torch.compile, backend="tpu" if device.type != "cpu" else "inductor", dynamic=False)
 
@@ -111,7 +124,7 @@ class TorchTrainer(serve.Trainer):
     def __init__(self, name: str, device: torch.device, mode: str, drain: Callable[[], None]) -> None:
         model = models.MODELS[name]
         self.device, self.batch, self.drain = device, model.batch, drain  # type: ignore[method-assign]
-        self.parameters = {k: torch.from_numpy(w).to(device).requires_grad_() for k, w in model.weights().items()}
+        self.parameters = {k: torch.nn.Parameter(torch.from_numpy(w).to(device)) for k, w in model.weights().items()}
         self.loss = self._loss(name)
         torch._dynamo.reset()
         if mode == "compile":
@@ -122,7 +135,10 @@ class TorchTrainer(serve.Trainer):
             self.train = compiler(device)(self.train)  # type: ignore[method-assign]
 
     def _loss(self, name: str) -> Callable[..., torch.Tensor]:
-        p = self.parameters
+        p: Parameters = {**self.parameters}
+        if name in models.LSTM:
+            net = lstm_of(p, models.LSTM[name])
+            return lambda x, y: lstm(p, net, x, y)
         if name == "mlp":
             return lambda x, y: mlp(p, x, y)
         if name == "bert":
@@ -180,6 +196,18 @@ class TorchServer(serve.Server):
             "add_autograd": (lambda: leaf + b, 20_000),
             "chain": (chain, 60),
         }
+
+    def settle(self) -> None:
+        self.drain()
+        if wait := getattr(getattr(self._module(), "compiler", None), "wait", None):
+            wait()
+
+    def programs(self) -> int:
+        stats = getattr(self._module(), "fuse_stats", None)
+        return int(stats()["programs"]) if stats else 0
+
+    def _module(self) -> Any:
+        return torch.get_device_module(self.device) if self.device.type != "cpu" else None
 
     def fallbacks(self) -> dict[str, int]:
         if self.device.type == "cpu":
