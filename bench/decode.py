@@ -1,6 +1,7 @@
 """Tokens a second of SmolLM2-135M with a static cache: eager Strict beside torch.compile, in turns in one process, on one core.
 
     python -m bench.decode [--tokens 16] [--rounds 5]
+    python -m bench.decode --fuse [--tokens 256] [--layers 4]   # a cache that grows: eager Strict beside eager DeferAndFuse
 
 Both decode greedily from the same prompt and must give the same tokens. Programs made after the second token are counted: there
 should be none, also with ``dynamic=True`` and prompts that grow.
@@ -9,8 +10,12 @@ should be none, also with ``dynamic=True`` and prompts that grow.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -88,17 +93,88 @@ def growing(model: Any, prompt: torch.Tensor, tokens: int) -> int:
     return programs() - (before or 0)
 
 
+def generated(model: Any, prompt: torch.Tensor, tokens: int) -> dict[str, Any]:
+    """What transformers' own greedy loop gives with a DynamicCache, and what it took."""
+    before, begin, cpu = programs(), time.perf_counter(), time.process_time()
+    out = model.generate(prompt, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)[0].tolist()
+    wall, cpu = time.perf_counter() - begin, time.process_time() - cpu
+    return {
+        "tokens": out[prompt.shape[1] :],
+        "wall": tokens / wall,
+        "cpu": tokens / cpu,
+        "compiled": programs() - before,
+        "fused": fuse_programs(),
+    }
+
+
+def alone(model: Any, prompt: torch.Tensor, mode: str, tokens: int) -> list[dict[str, Any]]:
+    """From nothing, then again."""
+    tpu: Any = torch.get_device_module("tpu")
+    found = []
+    with torch.inference_mode(), tpu.set_eager_mode(tpu.EagerMode[mode.upper()]):
+        for _ in range(2):
+            found.append(generated(model, prompt, tokens))
+            tpu.synchronize()
+            if hasattr(tpu.compiler, "wait"):
+                tpu.compiler.wait()
+    return found
+
+
+def eager(args: argparse.Namespace) -> None:
+    """Strict and DeferAndFuse, each in a process with an empty disk cache. Every token makes
+    the cache, and with it most shapes, one longer."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for mode in ("strict", "fuse"):
+        more = [f"--layers={args.layers}"] if args.layers is not None else []
+        command = [sys.executable, "-m", "bench.decode", "--alone", mode, f"--tokens={args.tokens}", f"--cpu={args.cpu}", *more]
+        with tempfile.TemporaryDirectory(prefix="bench-cache-") as cache:
+            env = {**os.environ, "TORCH_TPU_CACHE_DIR": f"{cache}/tpu"}
+            out = subprocess.run(command, env=env, cwd=pool.ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+        found[mode] = json.loads(out.splitlines()[-1])
+    keys = ("wall", "cpu", "compiled", "fused")
+    body = [
+        [f"{mode}, {which}", *(pool.number(r[k]) for k in keys)]
+        for mode, rs in found.items()
+        for which, r in zip(("first", "again"), rs, strict=True)
+    ]
+    title = f"{args.layers or 'All'} layers, {args.tokens} tokens with DynamicCache, one core"
+    pool.print_body(title, body, ["tokens a second", "a CPU second", "programs compiled", "fused programs so far"])
+    ratios = [fuse["wall"] / strict["wall"] for strict, fuse in zip(found["strict"], found["fuse"], strict=True)]
+    print(f"times Strict's tokens a second: first {ratios[0]:.2f}, again {ratios[1]:.2f}")
+    pool.save("decode-fuse", args, found)
+    if len({str(r["tokens"]) for rs in found.values() for r in rs}) != 1:
+        raise SystemExit("the tokens differ")
+
+
+def fuse_programs() -> int:
+    stats = getattr(torch.get_device_module("tpu"), "fuse_stats", None)
+    return int(stats()["programs"]) if stats else 0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=8, help="in a row, before the other has its turn")
+    parser.add_argument("--tokens", type=int, help="8: in a row, before the other has its turn; with --fuse 256")
+    parser.add_argument("--fuse", action="store_true", help="a cache that grows, Strict beside DeferAndFuse; the disk cache empty")
+    parser.add_argument("--alone", choices=("strict", "fuse"), help=argparse.SUPPRESS)
+    parser.add_argument("--layers", type=int, help="the model's first layers only")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cpu", type=int, default=max(os.sched_getaffinity(0)), help="the one core to run on")
     parser.add_argument("--no-growing", action="store_true", help="leave out the prompts that grow")
     args = parser.parse_args()
+    args.tokens = args.tokens or (256 if args.fuse else 8)
+    if args.fuse:
+        eager(args)
+        return
     os.sched_setaffinity(0, {args.cpu})
     torch.set_num_threads(1)
     model, tokenizer = generate.load("tpu")
+    if args.layers is not None:
+        model.model.layers = model.model.layers[: args.layers]
+        model.config.num_hidden_layers = args.layers
     prompt = tokenizer(generate.QUESTION, return_tensors="pt").input_ids.to("tpu")
+    if args.alone:
+        print(json.dumps(alone(model, prompt, args.alone, args.tokens)))
+        return
     result = compare(model, prompt, args)
     rate = {name: 1 / statistics.median(s) for name, s in result["cpu"].items()}
     print(
