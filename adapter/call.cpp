@@ -133,6 +133,18 @@ ttc_scalar number(const c10::IValue& v) {
   return {.kind = TTC_SCALAR_INT, .dtype = 0, .wrapped = 1, .i = v.toSymInt().guard_int(__FILE__, __LINE__), .re = 0, .im = 0};
 }
 
+ttc_scalar number(const at::Scalar& s) {
+  if (s.isFloatingPoint()) {
+    return {.kind = TTC_SCALAR_FLOAT, .dtype = 0, .wrapped = 1, .i = 0, .re = s.toDouble(), .im = 0};
+  }
+  if (s.isBoolean()) {
+    return {.kind = TTC_SCALAR_BOOL, .dtype = 0, .wrapped = 1, .i = s.toBool() ? 1 : 0, .re = 0, .im = 0};
+  }
+  return s.isIntegral(/*includeBool=*/false)
+             ? ttc_scalar{.kind = TTC_SCALAR_INT, .dtype = 0, .wrapped = 1, .i = s.toLong(), .re = 0, .im = 0}
+             : number(c10::IValue(s));
+}
+
 void check_stored(const c10::IValue& number, at::ScalarType type) {
   at::Scalar s = number.toScalar();
   AT_DISPATCH_V2(type, "fill", AT_WRAP([&] { (void)s.to<scalar_t>(); }), AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), at::kBool, at::kHalf,

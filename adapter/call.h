@@ -2,8 +2,12 @@
 #pragma once
 
 #include <c10/util/Exception.h>
+#include <torch/library.h>
 
 #include <array>
+#include <memory>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "adapter.h"
@@ -63,6 +67,7 @@ struct Frame {
 Overload study(const c10::FunctionSchema& s, uint32_t op, unsigned flags);
 
 ttc_scalar number(const c10::IValue& v);
+ttc_scalar number(const at::Scalar& s);
 // Refuses, in PyTorch's words, a number that overflows the type it is to be stored as.
 void check_stored(const c10::IValue& number, at::ScalarType type);
 // A 0-d CPU tensor is a number with a dtype.
@@ -100,20 +105,27 @@ struct Describer {
     return ttc_op_get(o.op, &info) ? info.name : "?";
   }
 
-  void add_tensor(const c10::IValue& v) {
-    if (v.isNone()) {
-      f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
-      return;
-    }
-    const at::Tensor& t = v.toTensor();
+  void add_none() { f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0}); }
+
+  void add_number(const ttc_scalar& n) {
+    f.scalars.push_back(n);
+    f.args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &f.scalars.back()});
+  }
+
+  void add_string(std::string_view s) {
+    f.args.push_back({.kind = TTC_ARG_STRING, .n = static_cast<uint32_t>(s.size()), .str = s.data()});
+  }
+
+  void add_dtype(at::ScalarType t) { f.args.push_back({.kind = TTC_ARG_DTYPE, .n = 0, .i = to_ttc(t)}); }
+
+  void add_tensor(const at::Tensor& t) {
     if (!t.defined()) {
-      f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
+      add_none();
     } else if (t.device().type() == kType) {
       f.tensors.push_back(tensor(plain(t)));
-      f.args.push_back({.kind = TTC_ARG_TENSOR, .n = 1, .tensor = &f.tensors.back()});
+      f.args.push_back(argument(&f.tensors.back()));
     } else if (t.dim() == 0 && t.is_cpu()) {
-      f.scalars.push_back(number_of_tensor(t));
-      f.args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &f.scalars.back()});
+      add_number(number_of_tensor(t));
     } else {
       wrong_device(t);
     }
@@ -121,7 +133,7 @@ struct Describer {
 
   void add_tensors(const c10::IValue& v, bool indices) {
     if (v.isNone()) {
-      f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
+      add_none();
       return;
     }
     auto list = v.toListRef();
@@ -142,7 +154,7 @@ struct Describer {
 
   void add_list(const c10::IValue& v, Kind kind) {
     if (v.isNone()) {
-      f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
+      add_none();
       return;
     }
     if (!v.isList()) {  // a bare int where int[k] is asked
@@ -170,7 +182,7 @@ struct Describer {
   void add(const c10::IValue& v, Kind kind) {
     switch (kind) {
       case Kind::Tensor:
-        return add_tensor(v);
+        return v.isNone() ? add_none() : add_tensor(v.toTensor());
       case Kind::Tensors:
         return add_tensors(v, false);
       case Kind::Indices:
@@ -183,27 +195,21 @@ struct Describer {
         break;
     }
     if (v.isNone() || kind == Kind::Skip || kind == Kind::Generator) {
-      f.args.push_back({.kind = TTC_ARG_NONE, .n = 0, .i = 0});
+      add_none();
       return;
     }
     switch (kind) {
       case Kind::Number:
-        f.scalars.push_back(number(v));
-        f.args.push_back({.kind = TTC_ARG_SCALAR, .n = 1, .scalar = &f.scalars.back()});
-        break;
+        return add_number(number(v));
       case Kind::Bool:
-        f.args.push_back({.kind = TTC_ARG_BOOL, .n = 0, .i = v.toBool() ? 1 : 0});
+        f.args.push_back(argument(v.toBool()));
         break;
       case Kind::Dtype:
-        f.args.push_back({.kind = TTC_ARG_DTYPE, .n = 0, .i = to_ttc(static_cast<at::ScalarType>(v.toInt()))});
-        break;
-      case Kind::String: {
-        const std::string& s = v.toStringRef();
-        f.args.push_back({.kind = TTC_ARG_STRING, .n = static_cast<uint32_t>(s.size()), .str = s.data()});
-        break;
-      }
+        return add_dtype(static_cast<at::ScalarType>(v.toInt()));
+      case Kind::String:
+        return add_string(v.toStringRef());
       default:
-        f.args.push_back({.kind = TTC_ARG_INT, .n = 0, .i = integer(v)});
+        f.args.push_back(argument(integer(v)));
         break;
     }
   }
@@ -224,13 +230,16 @@ struct Describer {
     f.ints.reserve(ints);
   }
 
+  void add_into(const at::Tensor& t) {
+    TORCH_CHECK(t.device().type() == kType, "Expected out tensor to be on tpu, but got ", t.device(), " (", name(), ")");
+    f.lazy_target |= t.is_conj() || t.is_neg();
+    f.tensors.push_back(tensor(t));
+    f.into.push_back(&f.tensors.back());
+  }
+
   void add_into(const c10::IValue& v) {
     if (v.isTensor()) {
-      const at::Tensor& t = v.toTensor();
-      TORCH_CHECK(t.device().type() == kType, "Expected out tensor to be on tpu, but got ", t.device(), " (", name(), ")");
-      f.lazy_target |= t.is_conj() || t.is_neg();
-      f.tensors.push_back(tensor(t));
-      f.into.push_back(&f.tensors.back());
+      add_into(v.toTensor());
     } else if (v.isList()) {
       for (const auto& e : v.toListRef()) {
         f.tensors.push_back(tensor(e.toTensor()));
@@ -297,6 +306,25 @@ struct Describer {
             .settings = 0};
   }
 };
+
+// The kernel of one overload: any op of the core's table, with the row as its data.
+struct Kernel final : c10::OperatorKernel {
+  explicit Kernel(Overload overload) : o(std::move(overload)) {}
+  Overload o;
+  std::atomic<bool> refused{false};  // whether the row has refused a signature
+
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+ private:
+  ttc_status miss(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, ttc_result* res,
+                  ttc_error* err) const;
+  void size_outs(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args) const;
+  bool resize_outs(c10::ArrayRef<c10::IValue> args, const std::vector<ttc_spec>& specs) const;
+};
+
+// ---- typed.cpp
+// A kernel of the op's own C++ type before the boxed one, which PyTorch calls with much less ado. Empty: this signature has none.
+std::optional<torch::CppFunction> typed(const c10::OperatorHandle& handle, const std::shared_ptr<Kernel>& kernel);
 
 // Warnings kept back until it is known whether they are wanted.
 struct Warnings final : c10::WarningHandler {

@@ -13,140 +13,134 @@
 
 namespace tpu {
 
-namespace {
-
-void fallback(const c10::OperatorHandle& handle, torch::jit::Stack* stack) { fall_through(handle, stack, ""); }
-
 // ---------------------------------------------------------------------------------------------------------- the kernel
 
-struct Kernel final : c10::OperatorKernel {
-  explicit Kernel(Overload overload) : o(std::move(overload)) {}
-  Overload o;
-  std::atomic<bool> refused{false};  // whether the row has refused a signature
-
-  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    Frame f;
-    Describer d{o, f};
-    auto args = torch::jit::last(*stack, o.nstack);
-    if (o.indices >= 0) {
-      expand_masks(args[0].toTensor(), (*stack)[stack->size() - o.nstack + static_cast<uint32_t>(o.indices)],
-                   /*keep_lone_mask=*/o.ncall > 2);
-    }
-    d.describe_call(args);
-    if (C10_UNLIKELY(f.lazy_target)) {
-      run_plain(handle, o, stack);
+void Kernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  Frame f;
+  Describer d{o, f};
+  auto args = torch::jit::last(*stack, o.nstack);
+  if (o.indices >= 0) {
+    expand_masks(args[0].toTensor(), (*stack)[stack->size() - o.nstack + static_cast<uint32_t>(o.indices)],
+                 /*keep_lone_mask=*/o.ncall > 2);
+  }
+  d.describe_call(args);
+  if (C10_UNLIKELY(f.lazy_target)) {
+    run_plain(handle, o, stack);
+    return;
+  }
+  if ((o.flags & TTC_OP_SIZED) != 0) {
+    size_outs(handle, d, args);
+  }
+  if (o.stored_number >= 0) {
+    check_stored(args[static_cast<size_t>(o.stored_number)], args[0].toTensor().scalar_type());
+  }
+  ttc_result res;
+  ttc_error err;
+  err.op[0] = '\0';
+  if ((o.flags & TTC_OP_RNG) != 0) {
+    d.add_rng(args);
+  }
+  ttc_call call = d.call();
+  ttc_status st = ttc_call_run(device(f.index), &call, &res, &err);
+  if (st == TTC_NOT_FOUND) {
+    if (refused.load(std::memory_order_relaxed) && fall_through_known(handle, stack)) {
       return;
     }
-    if ((o.flags & TTC_OP_SIZED) != 0) {
-      size_outs(handle, d, args);
+    bool resized = false;
+    if (run_aliased(handle, o, stack, &resized)) {
+      return;
     }
-    if (o.stored_number >= 0) {
-      check_stored(args[static_cast<size_t>(o.stored_number)], args[0].toTensor().scalar_type());
-    }
-    ttc_result res;
-    ttc_error err;
-    err.op[0] = '\0';
-    if ((o.flags & TTC_OP_RNG) != 0) {
-      d.add_rng(args);
-    }
-    ttc_call call = d.call();
-    ttc_status st = ttc_call_run(device(f.index), &call, &res, &err);
-    if (st == TTC_NOT_FOUND) {
-      if (refused.load(std::memory_order_relaxed) && fall_through_known(handle, stack)) {
-        return;
-      }
-      bool resized = false;
-      if (run_aliased(handle, o, stack, &resized)) {
-        return;
-      }
-      if (resized) {
-        d.describe_call(args);
-      }
-      st = miss(handle, d, args, &res, &err);
-      if (st == TTC_UNIMPLEMENTED) {
-        refused = true;
-        fall_through(handle, stack, std::string(" (") + err.message + ")");
-        return;
-      }
-      if (st == TTC_INVALID_ARGUMENT) {
-        raise_as_cpu_does(handle, o, args);
-      }
-    }
-    check(st, err);
-    give_back(o, stack, res, f.index);
-    if (C10_UNLIKELY(call.blocking != 0)) {
-      check_values(handle, *stack);
-    }
-  }
-
-  ttc_status miss(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, ttc_result* res,
-                  ttc_error* err) {
-    ttc_call call = d.call();
-    Inference found;
-    if ((o.flags & TTC_OP_NO_META) != 0) {
-      found.specs.resize(8 + d.f.tensors.size());
-      uint32_t n = 0;
-      ttc_status st = ttc_call_infer(&call, static_cast<uint32_t>(found.specs.size()), found.specs.data(), &n, err);
-      if (st != TTC_OK) {
-        return st;
-      }
-      found.specs.resize(n);
-      found.resized = resize_outs(args, found.specs);
-    } else {
-      try {
-        found = infer_by_meta(handle, o, args);
-      } catch (const c10::NotImplementedError& e) {
-        err->code = TTC_UNIMPLEMENTED;
-        snprintf(err->message, sizeof err->message, "it has no shape inference");
-        return TTC_UNIMPLEMENTED;
-      }
-    }
-    if (found.resized) {
-      bool rng = (o.flags & TTC_OP_RNG) != 0;
-      d.describe_call(args);
-      if (rng) {
-        d.f.args.push_back({.kind = TTC_ARG_RNG, .n = 2, .rng = d.f.rng.data()});
-      }
-      call = d.call();
-    }
-    return ttc_call_define(device(d.f.index), &call, static_cast<uint32_t>(found.specs.size()), found.specs.data(), res, err);
-  }
-
-  // The results' size depends on numbers that no key has: out= tensors get it before a plan is looked for.
-  void size_outs(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args) const {
-    std::vector<ttc_spec> specs(1);
-    uint32_t n = 0;
-    ttc_error err;
-    ttc_call call = d.call();
-    bool resized = ttc_call_infer(&call, 1, specs.data(), &n, &err) == TTC_OK ? resize_outs(args, specs)
-                                                                              : infer_by_meta(handle, o, args).resized;
     if (resized) {
       d.describe_call(args);
     }
-  }
-
-  // Give out= tensors the sizes that the core inferred; true if one changed.
-  bool resize_outs(c10::ArrayRef<c10::IValue> args, const std::vector<ttc_spec>& specs) const {
-    bool resized = false;
-    size_t k = 0;
-    for (uint32_t w : o.written) {
-      if (!o.has_out || w < o.ncall || !args[w].isTensor() || k >= specs.size()) {
-        continue;
-      }
-      const ttc_spec& spec = specs[k++];
-      at::IntArrayRef sizes(spec.sizes, static_cast<size_t>(spec.ndim));
-      const at::Tensor& out = args[w].toTensor();
-      if (out.sizes() != sizes) {
-        resize_out(o, out, sizes);
-        out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, at::IntArrayRef(spec.strides, sizes.size()));
-        resized = true;
-      }
+    st = miss(handle, d, args, &res, &err);
+    if (st == TTC_UNIMPLEMENTED) {
+      refused = true;
+      fall_through(handle, stack, std::string(" (") + err.message + ")");
+      return;
     }
-    return resized;
+    if (st == TTC_INVALID_ARGUMENT) {
+      raise_as_cpu_does(handle, o, args);
+    }
   }
-};
+  check(st, err);
+  give_back(o, stack, res, f.index);
+  if (C10_UNLIKELY(call.blocking != 0)) {
+    check_values(handle, *stack);
+  }
+}
+
+ttc_status Kernel::miss(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args, ttc_result* res,
+                        ttc_error* err) const {
+  ttc_call call = d.call();
+  Inference found;
+  if ((o.flags & TTC_OP_NO_META) != 0) {
+    found.specs.resize(8 + d.f.tensors.size());
+    uint32_t n = 0;
+    ttc_status st = ttc_call_infer(&call, static_cast<uint32_t>(found.specs.size()), found.specs.data(), &n, err);
+    if (st != TTC_OK) {
+      return st;
+    }
+    found.specs.resize(n);
+    found.resized = resize_outs(args, found.specs);
+  } else {
+    try {
+      found = infer_by_meta(handle, o, args);
+    } catch (const c10::NotImplementedError& e) {
+      err->code = TTC_UNIMPLEMENTED;
+      snprintf(err->message, sizeof err->message, "it has no shape inference");
+      return TTC_UNIMPLEMENTED;
+    }
+  }
+  if (found.resized) {
+    bool rng = (o.flags & TTC_OP_RNG) != 0;
+    d.describe_call(args);
+    if (rng) {
+      d.f.args.push_back({.kind = TTC_ARG_RNG, .n = 2, .rng = d.f.rng.data()});
+    }
+    call = d.call();
+  }
+  return ttc_call_define(device(d.f.index), &call, static_cast<uint32_t>(found.specs.size()), found.specs.data(), res, err);
+}
+
+// The results' size depends on numbers that no key has: out= tensors get it before a plan is looked for.
+void Kernel::size_outs(const c10::OperatorHandle& handle, Describer& d, c10::ArrayRef<c10::IValue> args) const {
+  std::vector<ttc_spec> specs(1);
+  uint32_t n = 0;
+  ttc_error err;
+  ttc_call call = d.call();
+  bool resized = ttc_call_infer(&call, 1, specs.data(), &n, &err) == TTC_OK ? resize_outs(args, specs)
+                                                                            : infer_by_meta(handle, o, args).resized;
+  if (resized) {
+    d.describe_call(args);
+  }
+}
+
+// Give out= tensors the sizes that the core inferred; true if one changed.
+bool Kernel::resize_outs(c10::ArrayRef<c10::IValue> args, const std::vector<ttc_spec>& specs) const {
+  bool resized = false;
+  size_t k = 0;
+  for (uint32_t w : o.written) {
+    if (!o.has_out || w < o.ncall || !args[w].isTensor() || k >= specs.size()) {
+      continue;
+    }
+    const ttc_spec& spec = specs[k++];
+    at::IntArrayRef sizes(spec.sizes, static_cast<size_t>(spec.ndim));
+    const at::Tensor& out = args[w].toTensor();
+    if (out.sizes() != sizes) {
+      resize_out(o, out, sizes);
+      out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, at::IntArrayRef(spec.strides, sizes.size()));
+      resized = true;
+    }
+  }
+  return resized;
+}
 
 // -------------------------------------------------------------------------------------------------------- registration
+
+namespace {
+
+void fallback(const c10::OperatorHandle& handle, torch::jit::Stack* stack) { fall_through(handle, stack, ""); }
 
 bool is_factory_option(const c10::Argument& a) {
   return a.name() == "dtype" || a.name() == "layout" || a.name() == "device" || a.name() == "pin_memory";
@@ -224,8 +218,13 @@ class Registrar {
     if (s.name() == "aten::copy_" || composite || unwritten || !done.insert(name).second) {
       return;
     }
-    lib.impl(s.overload_name().empty() ? s.name().c_str() : name.c_str(),
-             torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(study(s, op, flags))));
+    const char* overload = s.overload_name().empty() ? s.name().c_str() : name.c_str();
+    auto kernel = std::make_shared<Kernel>(study(s, op, flags));
+    if (auto direct = typed(handle, kernel)) {
+      lib.impl(overload, std::move(*direct));
+    } else {
+      lib.impl(overload, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(kernel->o)));
+    }
   }
 
   void variants(const c10::FunctionSchema& f, const std::string& base, const std::string& overload, uint32_t op, unsigned flags,
