@@ -31,10 +31,13 @@ class Compiling:
         self.before = self._now()
 
     def _now(self) -> dict[str, float]:
-        return torch.get_device_module(self.device).compile_stats() if torch.device(self.device).type == "tpu" else {}
+        if torch.device(self.device).type != "tpu":
+            return {}
+        stats = torch.get_device_module(self.device).compile_stats()
+        return {name: stats[name] for name in ("programs", "loaded", "seconds")}
 
     def __str__(self) -> str:
-        since = {k: v - self.before.get(k, 0) for k, v in self._now().items()}
+        since = {k: v - self.before[k] for k, v in self._now().items()}
         if not since:
             return "nothing to compile"
         seconds = f"{since['seconds']:.1f} s"

@@ -230,7 +230,7 @@ bool safetensors_find(const unsigned char *file, size_t n, const char *name, con
   if (j.failed) {
     snprintf(w->text, sizeof w->text, "the file is damaged: its header cannot be read from byte %zd on", 8 + (j.at - text));
   } else {
-    snprintf(w->text, sizeof w->text, "there is no %.200s in the file", name);
+    snprintf(w->text, sizeof w->text, "no tensor in the file has the name %.200s", name);
   }
   return false;
 }

@@ -515,9 +515,11 @@ _library: Any = None
 
 
 def register() -> None:
-    """Make these the device's kernels. PyTorch's composite forms of the same names, where there are any, give way."""
+    """Make these the device's kernels. PyTorch's composite forms of the same names, where there are any, give way; names that this
+    PyTorch does not have, as 2.14 has no ``cholesky``, are left out."""
     global _library
     _library = torch.library.Library("aten", "IMPL")
     for name, f in _KERNELS.items():
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "PrivateUse1"):
+        known = torch._C._dispatch_has_kernel(f"aten::{name}")
+        if known and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "PrivateUse1"):
             _library.impl(name, f, "PrivateUse1")
