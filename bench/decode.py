@@ -4,7 +4,7 @@
     python -m bench.decode --fuse [--tokens 256] [--layers 4]   # a cache that grows: eager Strict beside eager DeferAndFuse
 
 Both decode greedily from the same prompt and must give the same tokens. Programs made after the second token are counted: there
-should be none, also with ``dynamic=True`` and prompts that grow.
+should be none, also with ``dynamic=True`` and prompts that grow, but for one at each bound that they pass.
 """
 
 from __future__ import annotations
@@ -35,20 +35,17 @@ class Decoder:
 
     def __init__(self, model: Any, forward: Forward) -> None:
         self.model, self.forward = model, forward
-        self.device = model.device
 
     def start(self, prompt: torch.Tensor) -> None:
         """Read the prompt, (1, tokens) int64."""
         self.cache = StaticCache(config=self.model.config, max_cache_len=CACHE_LENGTH)
-        self.place = torch.arange(prompt.shape[1], device=self.device)
         self.tokens: list[int] = []
         self._run(prompt)
 
     def _run(self, ids: torch.Tensor) -> None:
-        out = self.forward(input_ids=ids, past_key_values=self.cache, cache_position=self.place, use_cache=True)
-        self.next = out.logits[:, -1:].argmax(-1)
+        out = self.forward(input_ids=ids, cache=self.cache, use_cache=True, logits_to_keep=1)
+        self.next = out.logits.argmax(-1)
         self.tokens.append(int(self.next))
-        self.place = self.place[-1:] + 1
 
     def step(self) -> None:
         self._run(self.next)
@@ -56,6 +53,10 @@ class Decoder:
 
 def programs() -> int:
     return int(torch.get_device_module("tpu").compile_stats()["programs"])
+
+
+def bounds() -> int:
+    return int(torch.get_device_module("tpu").compile_stats()["dynamic"]["bounded"])
 
 
 def compare(model: Any, prompt: torch.Tensor, args: argparse.Namespace) -> dict[str, Any]:
@@ -79,18 +80,21 @@ def compare(model: Any, prompt: torch.Tensor, args: argparse.Namespace) -> dict[
     return {"cpu": cpu, "late": late}
 
 
-def growing(model: Any, prompt: torch.Tensor, tokens: int) -> int:
-    """Programs made after the second token of the first prompt, decoding from ever longer prompts with ``dynamic=True``."""
+def growing(model: Any, prompt: torch.Tensor, tokens: int) -> tuple[int, int]:
+    """Programs made after the second token of the first prompt, decoding from ever longer prompts with ``dynamic=True``: those for
+    larger bounds, and others."""
     torch._dynamo.reset()
     decoder = Decoder(model, torch.compile(model, backend="tpu", dynamic=True))
     before = None
+    on_host = prompt.cpu()  # where longer ones are put together: on the device, each length would be a program
     with torch.inference_mode():
         for extra in range(0, 12, 3):
-            decoder.start(torch.cat([prompt, prompt[:, :extra]], dim=1))
+            decoder.start(torch.cat([on_host, on_host[:, :extra]], dim=1).to(prompt.device))
             for _ in range(tokens):
                 decoder.step()
-                before = programs() if before is None and len(decoder.tokens) > 2 else before
-    return programs() - (before or 0)
+                before = (programs(), bounds()) if before is None else before
+    larger = bounds() - before[1] if before else 0
+    return larger, programs() - (before[0] if before else 0) - larger
 
 
 def generated(model: Any, prompt: torch.Tensor, tokens: int) -> dict[str, Any]:
@@ -183,7 +187,8 @@ def main() -> None:
     print(f"programs made after the second token: {result['late']}")
     if not args.no_growing:
         result["growing"] = growing(model, prompt, 3)
-        print(f"programs made after the second token, prompts that grow, dynamic=True: {result['growing']}")
+        larger, others = result["growing"]
+        print(f"programs made after the second token, prompts that grow, dynamic=True: {larger} for larger bounds, {others} others")
     pool.save("decode", args, result)
 
 
