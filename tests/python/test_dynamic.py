@@ -329,6 +329,24 @@ def test_static_cache_written_at_lengths_given_at_run_time():
     assert not stats.refused
 
 
+def test_what_is_written_has_its_sizes_as_numbers():
+    def f(cache, seen, x):
+        at = torch.arange(x.shape[1], device=x.device) + seen
+        seen.add_(x.shape[1])
+        cache.index_copy_(1, at, x)
+        return (x @ cache.transpose(1, 2)).softmax(-1) @ cache, cache.reshape(2, 4, -1)
+
+    g = torch.compile(f, backend=DEV, dynamic=True)
+    for size in (16, 12):  # a second size of the cache: another program, the same trace
+        cache, seen = torch.zeros(2, size, 3), torch.zeros((), dtype=torch.int64)
+        there = [cache.to(DEV), seen.to(DEV)]
+        for n in (5, 2, 4):
+            x = torch.randn(2, n, 3)
+            torch.testing.assert_close([t.cpu() for t in g(*there, x.to(DEV))], [*f(cache, seen, x)])
+            torch.testing.assert_close([t.cpu() for t in there], [cache, seen])
+    assert not stats.refused and (stats.bounded, stats.exact) == (2, 0)
+
+
 @pytest.mark.parametrize("train", [False, True])
 def test_encoder_of_lengths_to_512(train):
     torch.manual_seed(0)

@@ -228,9 +228,10 @@ def test_what_is_made_of_them():
     same(LA.cond, a)
     same(lambda x: LA.matrix_rank(x @ x.mT, hermitian=True), low)
     same(lambda x: LA.norm(x, 2), a)
-    same(torch.cholesky, a.mT @ a)
-    with pytest.raises(LA.LinAlgError):
-        torch.cholesky(-torch.eye(3, device="tpu"))
+    if hasattr(torch.ops.aten, "cholesky"):  # to PyTorch 2.13
+        same(torch.cholesky, a.mT @ a)
+        with pytest.raises(LA.LinAlgError):
+            torch.cholesky(-torch.eye(3, device="tpu"))
     assert torch.tpu.fallbacks() == {}
 
 

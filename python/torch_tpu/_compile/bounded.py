@@ -20,7 +20,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from torch_tpu._bounds import growth, stats
 from torch_tpu._compile import indices, losses, moves, watch
-from torch_tpu._compile.padded import Factor, Value, Writer, canonical, expression, places, same
+from torch_tpu._compile.padded import Factor, Value, Writer, canonical, expression, fixed, places, same
 from torch_tpu._compile.rules import Call, apply
 from torch_tpu._compile.sizes import Sizes
 from torch_tpu._compile.stages import writes
@@ -98,9 +98,15 @@ class Edge:
         return self.order != list(range(len(self.order)))
 
 
+def _symbols(val: torch.Tensor) -> set[Any]:
+    """What a tensor's sizes and its place in its storage depend on."""
+    places = [expression(s) for s in (*val.shape, *val.stride(), val.storage_offset())]
+    return {symbol for e in places if isinstance(e, sympy.Expr) for symbol in e.free_symbols}
+
+
 def _dynamic(val: torch.Tensor) -> bool:
     """Whether a tensor's sizes or its place in its storage depend on lengths."""
-    return any(isinstance(expression(s), sympy.Expr) for s in (*val.shape, *val.stride(), val.storage_offset()))
+    return bool(_symbols(val))
 
 
 class Built:
@@ -117,7 +123,8 @@ class Built:
 
 
 class Bounded:
-    """A stage's program, for lengths up to bounds.
+    """A stage's program, for lengths up to bounds. An input that is written keeps its place in memory: its sizes are numbers, each
+    set of which has a program of its own.
 
     Args:
         nodes, tensors, floats, ints, fresh, written, into: as :class:`Program` has them.
@@ -129,6 +136,7 @@ class Bounded:
         self.built: dict[tuple[int, ...], Built] = {}
         self.names = [str(s) for s in self.sizes.where]
         self.tops = [self._top(s) for s in self.sizes.where]
+        self.fixed = set().union(*(_symbols(n.args[0].meta["val"]) for n in program.written))
 
     def _range(self, symbol: Any) -> ValueRanges[Any]:
         env = self.sizes.env
@@ -140,7 +148,8 @@ class Bounded:
         return float(upper) if upper.is_number and upper < 2**40 else math.inf
 
     def bounds(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(growth.bound(n, top) for n, top in zip(values, self.tops, strict=True))
+        where = zip(self.sizes.where, values, self.tops, strict=True)
+        return tuple(n if s in self.fixed else growth.bound(n, top) for s, n, top in where)
 
     # ------------------------------------------------------------------------------------------------- building
 
@@ -168,7 +177,7 @@ class Bounded:
             Untraceable, NotImplementedError: if there is none.
         """
         p, resolve = self.p, self.sizes.resolve
-        if any(_dynamic(n.args[0].meta["val"]) for n in p.written):
+        if self.fixed >= set(self.sizes.where):
             raise Untraceable("an input whose sizes are given at run time is written")
         limit, least = self._limits(bounds)
         builder = GraphBuilder(p.name, lambda size: resolve(size, values))
@@ -266,7 +275,7 @@ class Bounded:
         if not _dynamic(val) and val.storage_offset() == 0 and torch._prims_common.is_non_overlapping_and_dense_or_false(val):
             if not value.full:
                 value = w.reshape(value, [expression(s) for s in val.shape])
-            if not value.full or value.sizes != tuple(val.shape):
+            if not value.full or value.sizes != tuple(expression(s) for s in val.shape):
                 raise Untraceable("a result of known sizes was made of others")
             return None, value
         edge = Edge(w, val, concrete, thin=True)
@@ -279,6 +288,7 @@ class Bounded:
         return edge, w.relayout(flat, 0, w.standard(edge.nelem))
 
     def _try(self, values: tuple[int, ...], bounds: tuple[int, ...]) -> Built:
+        known = fixed.set({s: n for s, n in zip(self.sizes.where, values, strict=True) if s in self.fixed})
         try:
             built = self.build(values, bounds)
         except (Untraceable, NotImplementedError):
@@ -288,6 +298,7 @@ class Bounded:
                 raise
             raise Untraceable(f"{type(e).__name__}: {e}") from e
         finally:
+            fixed.reset(known)
             watch.source(None)
         stats.bounded += 1
         return built

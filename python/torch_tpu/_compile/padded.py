@@ -8,7 +8,9 @@ elements are gathered from the one into the other by their place among the valid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextvars
+import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -440,6 +442,10 @@ def _deal(factors: list[Factor], want: Sequence[sympy.Expr]) -> list[Dim] | None
     return out if all(f.full and f.bound == 1 for f in left) else None
 
 
+fixed: contextvars.ContextVar[Mapping[Any, int]] = contextvars.ContextVar("fixed", default=types.MappingProxyType({}))
+"""The symbols that the program under construction has as numbers."""
+
+
 def expression(size: Any) -> Any:
     """An int, or the expression over symbols that a SymInt stands for, simplified by what is known of them."""
     if not isinstance(size, torch.SymInt):
@@ -447,4 +453,6 @@ def expression(size: Any) -> Any:
     e = size.node.expr
     if e.free_symbols and size.node.shape_env is not None:
         e = size.node.shape_env.simplify(e)
+        known = fixed.get()
+        e = e.subs(known) if known else e
     return int(e) if e.is_Integer else e
