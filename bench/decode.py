@@ -38,7 +38,10 @@ class Decoder:
 
     def start(self, prompt: torch.Tensor) -> None:
         """Read the prompt, (1, tokens) int64."""
-        self.cache = StaticCache(config=self.model.config, max_cache_len=CACHE_LENGTH)
+        c = self.model.config
+        self.cache = StaticCache(config=c, max_cache_len=CACHE_LENGTH)
+        heads, width = c.num_key_value_heads, c.hidden_size // c.num_attention_heads
+        self.cache.early_initialization(1, heads, width, self.model.dtype, self.model.device)  # as compiling the prompt needs
         self.tokens: list[int] = []
         self._run(prompt)
 

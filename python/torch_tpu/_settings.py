@@ -26,6 +26,17 @@ _KNOWN = (
 )
 
 
+def mapping(options: Any) -> Mapping[Any, Any]:
+    """These options; none if there are none.
+
+    Raises:
+        TypeError: if they are no mapping.
+    """
+    if not isinstance(options, Mapping | None):
+        raise TypeError(f"expected options as a dict, got {options!r}")
+    return options or {}
+
+
 def is_own(name: Any) -> bool:
     """Whether an option is meant for this backend."""
     return isinstance(name, str) and (name in ("precision", "dump") or name.startswith("xla_"))
@@ -35,18 +46,19 @@ def checked(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, An
     """The options that a mode stands for, and those given.
 
     Raises:
+        TypeError: if the options are no mapping.
         ValueError: for a mode or an option that is none, or a value that the option cannot have.
     """
     if mode is not None and mode not in _MODES:
         raise ValueError(f"expected a mode of {', '.join(_MODES)}, got {mode!r}")
-    for name, value in (options or {}).items():
+    for name, value in mapping(options).items():
         if not is_own(name):
             raise ValueError(f"{name!r} is no option of the tpu backend; it has {_KNOWN}")
         if name == "precision" and value not in _PRECISIONS:
             raise ValueError(f"expected a precision of {', '.join(_PRECISIONS)}, got {value!r}")
         if name == "dump" and not isinstance(value, str):
             raise ValueError(f"expected the name of a directory as dump, got {value!r}")
-    found = _MODES[mode or "default"] | dict(options or {})
+    found = _MODES[mode or "default"] | dict(mapping(options))
     if options:
         number(found)
     return found
@@ -73,9 +85,9 @@ class _Default(torch._TorchCompileInductorWrapper):
     """The backend of ``torch.compile`` where none is named: Inductor, but for graphs with tensors on the device."""
 
     def __init__(self, mode: str | None, options: Mapping[str, Any] | None, *args: Any, **kwargs: Any) -> None:
-        self.own = {k: v for k, v in (options or {}).items() if is_own(k)}
+        self.own = {k: v for k, v in mapping(options).items() if is_own(k)}
         checked(None, self.own)
-        self.foreign = {k: v for k, v in (options or {}).items() if not is_own(k)}
+        self.foreign = {k: v for k, v in mapping(options).items() if not is_own(k)}
         self.mode = mode
         super().__init__(mode, self.foreign or None, *args, **kwargs)
 

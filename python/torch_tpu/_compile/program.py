@@ -106,9 +106,10 @@ class Program:
         return [self.sizes.resolve(s, values) for s in val.stride()], offset
 
     def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
-        if self.bounded is not None:
+        bounded = self.bounded  # another thread may find out that it is of no use
+        if bounded is not None:
             try:
-                self.bounded(env, values)
+                bounded(env, values)
                 return
             except (Untraceable, NotImplementedError) as e:
                 stats.refuse(self.name, e)
@@ -116,11 +117,12 @@ class Program:
         op = self.ops.get(values)
         if op is None:
             with watch.dumping(self.dump):
-                self.ids[values] = self.build(values)
-                op = self.ops[values] = _C.Program(self.ids[values], self.inputs, self.into, None, self.settings)
+                made = self.ids[values] = self.build(values)
+                op = _C.Program(made, self.inputs, self.into, None, self.settings)
+                where = [(i, self._place(n, values)) for i, n in zip(self.fills, self.fresh, strict=True) if values]
+                self.moved[values] = [(i, at) for i, at in where if at is not None]
+                self.ops[values] = op  # last: other threads call what they find here
                 out = op(*env)
-            where = [(i, self._place(n, values)) for i, n in zip(self.fills, self.fresh, strict=True) if values]
-            self.moved[values] = [(i, at) for i, at in where if at is not None]
             stats.exact += bool(values)
         else:
             out = op(*env)
@@ -138,12 +140,13 @@ class Stage:
         self.calls = calls
 
     def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
-        if self.program is not None:
+        program = self.program
+        if program is not None:
             try:
-                self.program(env, values)
+                program(env, values)
                 return
             except (Untraceable, NotImplementedError) as e:
-                refused[self.program.name] = e
+                refused[program.name] = e
                 self.program = None
         for call in self.calls:
             call(env, values)

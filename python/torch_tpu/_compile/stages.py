@@ -95,7 +95,8 @@ def _views(graph: fx.Graph) -> set[fx.Node]:
     """Results that are views and are called as in eager mode, and what leads to them.
 
     AOTAutograd leaves it to the graph that one of several views of an input (``chunk``) shares its memory. Where sizes are symbols
-    it takes from a result, of any view, how it lies in the input's memory.
+    it takes from a result, of any view, how it lies in the input's memory; so it does where several inputs, one of them written,
+    are views of one tensor, which the graph is given in their place (``as_strided``).
     """
     dynamic = any(
         isinstance(n, torch.SymInt)
@@ -113,7 +114,8 @@ def _views(graph: fx.Graph) -> set[fx.Node]:
                 way.append(way[-1].args[0])
             way.append(source)
         of_input = way[-1].op == "placeholder" and way[-1] not in written
-        if (dynamic and way[-1] in contents) or (of_input and (dynamic or any(w.target is operator.getitem for w in way))):
+        placed = dynamic or any(w.target is torch.ops.aten.as_strided.default for w in way)
+        if (placed and way[-1] in contents) or (of_input and (dynamic or any(w.target is operator.getitem for w in way))):
             found.update(way[:-1])
     return found
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from torch_tpu._settings import mapping
 from torch_tpu.tpu._common import _C
 
 _always: dict[str, str] = {}  # set by properties, for good
@@ -57,7 +58,7 @@ def push(options: Mapping[str, Any]) -> None:
         ValueError: for an option the compiler does not know, or a value it cannot read.
     """
     outer = _scopes[-1] if _scopes else {}
-    _scopes.append(outer | {k: _text(k, v) for k, v in options.items()})
+    _scopes.append(outer | {k: _text(k, v) for k, v in mapping(options).items()})
     try:
         _use()
     except BaseException:

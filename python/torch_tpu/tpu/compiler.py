@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -32,6 +33,7 @@ def custom_compiler_options(options: Mapping[str, str | bool | int | float]) -> 
             ``"O0"`` (least effort) to ``"O3"``.
 
     Raises:
+        TypeError: at entry, if ``options`` is no mapping.
         ValueError: at entry, for an option the compiler does not know or a value it cannot read.
 
     Example:
@@ -57,6 +59,7 @@ def set_dynamic_bounds(least: int = 8, factor: float = 2.0) -> None:
         factor: above 1.
 
     Raises:
+        TypeError: if one of them is no number.
         ValueError: if one of them is out of range.
 
     Example:
@@ -64,7 +67,9 @@ def set_dynamic_bounds(least: int = 8, factor: float = 2.0) -> None:
     """
     from torch_tpu._bounds import growth
 
-    if least < 1 or factor <= 1:
+    if not isinstance(least, int) or not isinstance(factor, int | float):
+        raise TypeError(f"expected least as an int and factor as a number, got {least!r} and {factor!r}")
+    if least < 1 or not 1 < factor < math.inf:
         raise ValueError(f"expected least >= 1 and factor > 1, got {least} and {factor}")
     growth.least, growth.factor = int(least), float(factor)
 
@@ -88,7 +93,7 @@ class dump:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         from torch_tpu._compile import watch
 
-        watch.dump_to(folder)
+        watch.dump_to(os.fsdecode(folder))
 
     def __enter__(self) -> dump:
         return self
@@ -176,8 +181,11 @@ def save_cache(path: str | os.PathLike[str]) -> int:
         The number of programs in it.
 
     Raises:
+        FileExistsError: if there is something at ``path`` that is no file.
         RuntimeError: if there is no compile cache.
     """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise FileExistsError(f"{os.fspath(path)} is no file: it is left as it is")
     made_by, folder = _made_by(), _cache_dir()
     torch.tpu.synchronize()  # type: ignore[attr-defined]
     traces = torch.compiler.save_cache_artifacts()
@@ -210,26 +218,26 @@ def load_cache(path: str | os.PathLike[str]) -> int:
     Raises:
         RuntimeError: if it was made by other versions or for another device, if it is no such file, or there is no compile cache.
     """
-    made_by, folder = _made_by(), _cache_dir()
+    made_by, folder, path = _made_by(), _cache_dir(), os.fspath(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            theirs = json.loads(archive.read("made_by.json"))
+            theirs = dict(json.loads(archive.read("made_by.json")))
             for key, mine in made_by.items():
                 if theirs.get(key) != mine:
                     raise RuntimeError(
-                        f"{os.fspath(path)} is of no use here: it was saved with {key} {theirs.get(key)}, and this is {key} "
+                        f"{path} is of no use here: it was saved with {key} {theirs.get(key)}, and this is {key} "
                         f"{mine}. Compile here, and save it anew."
                     )
             names = [n for n in archive.namelist() if n.startswith("programs/")]
             for entry in names:
                 name = entry.removeprefix("programs/")
                 if not _NAME.fullmatch(name):
-                    raise RuntimeError(f"{os.fspath(path)} is no saved compile cache: it holds {entry!r}")
+                    raise RuntimeError(f"{path} is no saved compile cache: it holds {entry!r}")
                 _put(folder / name[:2], name, archive.read(entry))
             if "traces" in archive.namelist():
                 torch.compiler.load_cache_artifacts(archive.read("traces"))
-    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as e:
-        raise RuntimeError(f"{os.fspath(path)} is no saved compile cache: {e}") from e
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as e:
+        raise RuntimeError(f"{path} is no saved compile cache: {e}") from e
     return len(names)
 
 

@@ -1,0 +1,93 @@
+"""torch.compile where inputs share memory, where threads compile at once, and with arguments that are none."""
+
+import json
+import threading
+import zipfile
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+
+DEV = "tpu"
+compiler = torch.tpu.compiler
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_written_inputs_that_overlap_are_returned_in_their_own_places(dynamic):
+    def f(x, y):
+        return x.add_(1), y.mul_(3), x + y
+
+    g = torch.compile(f, backend=DEV, dynamic=dynamic)
+    for _ in range(2):
+        base = torch.arange(12.0).reshape(6, 2)
+        there = base.to(DEV)
+        want, got = f(base[:4], base[2:]), g(there[:4], there[2:])
+        torch.testing.assert_close([t.cpu() for t in got], [*want])
+        torch.testing.assert_close(there.cpu(), base)
+        got[1].zero_()
+        assert there[2:].abs().sum().item() == 0
+
+
+def test_threads_meet_a_graph_before_its_program_is_made():
+    model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 2)).to(DEV)
+    g = torch.compile(model, backend=DEV)
+    x = torch.randn(3, 5, device=DEV)
+    want = model(x).detach().cpu()
+    start, got = threading.Barrier(4), []
+
+    def call():
+        start.wait()
+        got.extend(g(x).detach() for _ in range(5))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(got) == 20  # what raises ends its thread
+    for out in got:
+        torch.testing.assert_close(out.cpu(), want)
+
+
+@pytest.mark.parametrize("options", [3, "precision", [("precision", "high")]])
+@pytest.mark.parametrize("backend", [{"backend": DEV}, {}])
+def test_options_that_are_no_dict(options, backend):
+    with pytest.raises(TypeError, match="expected options as a dict"):
+        torch.compile(lambda x: x, options=options, **backend)
+    with pytest.raises(TypeError, match="expected options as a dict"), compiler.custom_compiler_options(options):
+        pass
+
+
+@pytest.mark.parametrize("bounds", [{"least": "8"}, {"least": None}, {"least": 2.5}, {"factor": "2"}])
+def test_bounds_that_are_no_numbers(bounds):
+    with pytest.raises(TypeError, match="expected least as an int and factor as a number"):
+        compiler.set_dynamic_bounds(**bounds)
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 1])
+def test_factors_that_bounds_cannot_grow_by(factor):
+    with pytest.raises(ValueError, match="factor > 1"):
+        compiler.set_dynamic_bounds(factor=factor)
+
+
+def test_dump_needs_a_folder():
+    with pytest.raises(TypeError, match="NoneType"), compiler.dump(None):
+        pass
+
+
+def test_caches_that_are_none(tmp_path):
+    with pytest.raises(FileExistsError, match="is no file"):
+        compiler.save_cache("/dev/null")
+    with pytest.raises(TypeError, match="NoneType"):
+        compiler.load_cache(None)
+    for made_by in ([1], None, 7):
+        with zipfile.ZipFile(tmp_path / "cache", "w") as archive:
+            archive.writestr("made_by.json", json.dumps(made_by))
+        with pytest.raises(RuntimeError, match="is no saved compile cache"):
+            compiler.load_cache(tmp_path / "cache")
