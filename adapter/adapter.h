@@ -90,10 +90,10 @@ PyObject* py_set_decomposer(PyObject*, PyObject* fn);
 bool expand_masks(const at::Tensor& self, c10::IValue& indices, bool keep_lone_mask);
 
 // ---- mode.cpp
-enum { kStrict = 0, kDebug = 1 };
+enum { kStrict = 0, kDebug = 1, kFuse = 2 };
 extern std::atomic<bool> any_mode_set;  // false: every thread is in Strict mode
 int thread_mode();
-inline uint32_t blocking() { return C10_UNLIKELY(any_mode_set.load(std::memory_order_relaxed)) && thread_mode() == kDebug ? 1 : 0; }
+inline int mode() { return C10_UNLIKELY(any_mode_set.load(std::memory_order_relaxed)) ? thread_mode() : kStrict; }
 void set_thread_mode(int mode);
 void set_default_mode(int mode);  // of threads that have not set one
 void set_value_checks(int bits);  // of results in Debug mode: 1 NaN, 2 infinity

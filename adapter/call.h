@@ -295,14 +295,16 @@ struct Describer {
   }
 
   ttc_call call() const {
+    int how = mode();
     return {.op = o.op,
             .narg = static_cast<uint32_t>(f.args.size()),
             .args = f.args.data(),
             .default_float = static_cast<uint32_t>(to_ttc(at::get_default_dtype_as_scalartype())),
-            .blocking = blocking(),
+            .blocking = how == kDebug ? 1U : 0U,
             .ninto = static_cast<uint32_t>(f.into.size()),
             .into = f.into.data(),
             .prompt = 0,
+            .defer = how == kFuse ? 1U : 0U,
             .settings = 0};
   }
 };

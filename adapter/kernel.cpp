@@ -262,14 +262,16 @@ uint32_t find_row(const char* name) {
 // Fills res, which points into itself and must not be copied; give back with ttc_result_done.
 void run_or_define(ttc_device* dev, uint32_t op, c10::ArrayRef<ttc_arg> args, c10::ArrayRef<const ttc_tensor*> into,
                    c10::ArrayRef<ttc_spec> specs, bool prompt, uint32_t settings, ttc_result* res) {
+  int how = mode();
   ttc_call call = {.op = op,
                    .narg = static_cast<uint32_t>(args.size()),
                    .args = args.data(),
                    .default_float = 0,
-                   .blocking = blocking(),
+                   .blocking = how == kDebug ? 1U : 0U,
                    .ninto = static_cast<uint32_t>(into.size()),
                    .into = into.data(),
                    .prompt = prompt ? 1U : 0U,
+                   .defer = how == kFuse ? 1U : 0U,
                    .settings = settings};
   ttc_error err;
   err.op[0] = '\0';

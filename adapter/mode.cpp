@@ -31,7 +31,7 @@ int thread_mode() {
 }
 
 void set_thread_mode(int mode) {
-  TORCH_CHECK(mode == kStrict || mode == kDebug, "expected an eager mode, got ", mode);
+  TORCH_CHECK(mode == kStrict || mode == kDebug || mode == kFuse, "expected an eager mode, got ", mode);
   try {
     c10::ThreadLocalDebugInfo::_pop(kKind);
   } catch (const c10::Error&) {  // none yet, or somebody else's lies on top: ours goes above it

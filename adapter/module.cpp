@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "adapter.h"
+#include "ttc_fuse.h"
 #include "ttc_module.h"
 
 namespace {
@@ -287,6 +288,44 @@ PyObject* py_set_mode(PyObject*, PyObject* args) {
   });
 }
 
+PyObject* py_fuse_stats(PyObject*, PyObject* arg) {
+  long index = PyLong_AsLong(arg);
+  if (index == -1 && PyErr_Occurred() != nullptr) {
+    return nullptr;
+  }
+  return guarded([&]() -> PyObject* {
+    ttc_fuse_stats s;
+    ttc_device_get_fuse_stats(tpu::device(static_cast<c10::DeviceIndex>(index)), &s);
+    PyObject* cuts = PyDict_New();
+    for (unsigned k = 0; k < TTC_NCUT && cuts != nullptr; k++) {
+      if (s.cuts[k] != 0 && !set(cuts, ttc_cut_name(k), PyLong_FromUnsignedLongLong(s.cuts[k]))) {
+        Py_CLEAR(cuts);
+      }
+    }
+    return cuts == nullptr ? nullptr
+                           : Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "nodes", s.nodes, "runs", s.runs, "hits",
+                                           s.hits, "fused", s.fused, "traces", s.traces, "programs", s.programs, "compiling",
+                                           s.compiling, "failed", s.failed, "unwritten_nbyte", s.unwritten_nbyte, "cuts", cuts);
+  });
+}
+
+PyObject* py_wait_fused(PyObject*, PyObject* arg) {
+  long index = PyLong_AsLong(arg);
+  if (index == -1 && PyErr_Occurred() != nullptr) {
+    return nullptr;
+  }
+  return guarded([&]() -> PyObject* {
+    ttc_error err;
+    ttc_status st;
+    {
+      NoGil no_gil;
+      st = ttc_device_wait_fused(tpu::device(static_cast<c10::DeviceIndex>(index)), &err);
+    }
+    tpu::check(st, err);
+    return Py_NewRef(Py_None);
+  });
+}
+
 PyObject* py_mode(PyObject*, PyObject*) { return PyLong_FromLong(tpu::thread_mode()); }
 
 PyObject* py_set_value_checks(PyObject*, PyObject* arg) {
@@ -348,7 +387,9 @@ PyMethodDef methods[] = {
     {"set_fallback_is_error", py_set_fallback_is_error, METH_O, "Raise instead of running on the cpu."},
     {"set_matmul_precision", py_set_matmul_precision, METH_O, "0 highest, 1 high, 2 medium."},
     {"set_mode", py_set_mode, METH_VARARGS, "(mode, for_all): this thread's eager mode, or that of threads which set none."},
-    {"mode", py_mode, METH_NOARGS, "This thread's eager mode: 0 Strict, 1 Debug."},
+    {"mode", py_mode, METH_NOARGS, "This thread's eager mode: 0 Strict, 1 Debug, 2 Fuse."},
+    {"fuse_stats", py_fuse_stats, METH_O, "What became of the calls kept back on a device, as a dict."},
+    {"wait_fused", py_wait_fused, METH_O, "Wait until no fused program of a device is being compiled."},
     {"set_value_checks", py_set_value_checks, METH_O, "Of each result in Debug mode: 1 NaN, 2 infinity, 3 both, 0 neither."},
     {"ops", py_ops, METH_NOARGS, "The op table, a dict a row."},
     {"last_module", py_last_module, METH_NOARGS, "StableHLO of the last program this thread lowered."},

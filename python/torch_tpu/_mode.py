@@ -6,7 +6,6 @@ import enum
 import os
 import sys
 import types
-import warnings
 from typing import Any
 
 _C: Any = sys.modules["torch_tpu._C"]
@@ -21,7 +20,8 @@ class EagerMode(enum.Enum):
       one is raised where a result of it is read, with the op's name.
     - ``DEBUG`` (``DEFER_NEVER_AND_LAUNCH_BLOCKING``): a call returns when it has run, so that an exception names the Python line
       that caused it. Several times slower.
-    - ``FUSE`` (``DEFER_AND_FUSE``): runs of ops become one program. Accepted; until that is built, ops run as in ``STRICT``.
+    - ``FUSE`` (``DEFER_AND_FUSE``): a call returns at once and is kept back; runs of calls that come again run as one program.
+      See docs/MODES.md.
     """
 
     STRICT = 0
@@ -30,14 +30,6 @@ class EagerMode(enum.Enum):
     DEFER_NEVER_AND_LAUNCH_BLOCKING = 1  # noqa: PIE796
     FUSE = 2
     DEFER_AND_FUSE = 2  # noqa: PIE796
-
-
-def _run_as(mode: EagerMode) -> int:
-    """The core's number of a mode, with a warning (once a process) for one it does not have yet."""
-    if mode is EagerMode.FUSE:
-        warnings.warn("EagerMode.FUSE is not built yet: ops run one by one, as in EagerMode.STRICT", stacklevel=3)
-        return EagerMode.STRICT.value
-    return mode.value
 
 
 def _checked(mode: Any) -> EagerMode:
@@ -66,7 +58,7 @@ class set_eager_mode:
     def __init__(self, mode: EagerMode) -> None:
         self.mode = _checked(mode)
         self.before = eager_mode()
-        _C.set_mode(_run_as(self.mode), False)
+        _C.set_mode(self.mode.value, False)
 
     def __enter__(self) -> set_eager_mode:
         return self
@@ -104,7 +96,7 @@ class ModuleWithMode(types.ModuleType):
 
     @eager_mode.setter
     def eager_mode(self, mode: EagerMode) -> None:
-        _C.set_mode(_run_as(_checked(mode)), False)
+        _C.set_mode(_checked(mode).value, False)
 
 
 def _flag(name: str) -> bool:
@@ -121,7 +113,7 @@ def follow_environment() -> None:
     if _flag("TORCH_TPU_LAUNCH_BLOCKING"):
         _C.set_mode(EagerMode.DEBUG.value, True)
     elif _flag("TORCH_TPU_DEFER_AND_FUSE"):
-        _C.set_mode(_run_as(EagerMode.FUSE), True)
+        _C.set_mode(EagerMode.FUSE.value, True)
     checks = [c.strip() for c in os.environ.get("TORCH_TPU_CHECK_VALUES", "").split(",") if c.strip()]
     if not set(checks) <= {"nan", "inf"}:
         raise ValueError(f"TORCH_TPU_CHECK_VALUES: expected nan, inf or nan,inf, got {','.join(checks)}")

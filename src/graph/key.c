@@ -171,6 +171,12 @@ static bool grow(ttc__site *s, size_t nword, size_t ntensor) {
   return true;
 }
 
+uint64_t ttc__key_mark(void) {
+  /* Unique in the process, for stores are seen by the sites of several threads. */
+  static uint64_t marks;
+  return __atomic_add_fetch(&marks, 1, __ATOMIC_RELAXED);
+}
+
 bool ttc__key_make(ttc__site *site, const ttc_call *call, uint64_t salt) {
   size_t nword, ntensor;
   bound(call, &nword, &ntensor);
@@ -180,9 +186,7 @@ bool ttc__key_make(ttc__site *site, const ttc_call *call, uint64_t salt) {
   const ttc_op_row *row = ttc__op_row(call->op);
   uint64_t statics = row != NULL ? row->static_args : 0, units = row != NULL ? row->unit_args : 0;
   writer w = {site->words, site};
-  /* Marks are unique in the process, for stores are seen by the sites of several threads. */
-  static uint64_t marks;
-  site->mark = __atomic_add_fetch(&marks, 1, __ATOMIC_RELAXED);
+  site->mark = ttc__key_mark();
   site->nstore = site->nslot_ref = 0;
   word(&w, (uint64_t)call->op | (uint64_t)call->narg << 32);
   word(&w, salt | (uint64_t)call->default_float << 24 | (uint64_t)call->ninto << 32);

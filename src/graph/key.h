@@ -25,6 +25,8 @@ typedef struct ttc__site {
   uint64_t mark;
 } ttc__site;
 
+/* A mark that no store has: for numbering stores in their `keyed`. */
+uint64_t ttc__key_mark(void);
 /* salt: device-wide state that programs depend on (matmul precision, compiler options): below 2^24. false when out of memory. */
 bool ttc__key_make(ttc__site *site, const ttc_call *call, uint64_t salt);
 void ttc__site_free(ttc__site *site);

@@ -14,12 +14,12 @@ typedef struct ttc__base {
 } ttc__base;
 
 /* What one program parameter is. */
-typedef enum ttc__param_kind { TTC__PARAM_STORE, TTC__PARAM_NUMBER, TTC__PARAM_RNG, TTC__PARAM_FAULT } ttc__param_kind;
+typedef enum ttc__param_kind { TTC__PARAM_STORE, TTC__PARAM_NUMBER, TTC__PARAM_RNG, TTC__PARAM_FAULT, TTC__PARAM_PACK } ttc__param_kind;
 typedef struct ttc__param {
   uint8_t kind;  /* ttc__param_kind */
-  uint8_t dtype; /* NUMBER: what it is encoded as */
-  uint32_t i;    /* STORE: slot; NUMBER, RNG: argument */
-  uint32_t k;    /* NUMBER: place in its list; RNG: 0 seed, 1 offset */
+  uint8_t dtype; /* NUMBER, PACK: what it is encoded as */
+  uint32_t i;    /* STORE: slot; NUMBER, RNG: argument; PACK: where in the call's numbers it begins, bytes */
+  uint32_t k;    /* NUMBER: place in its list; RNG: 0 seed, 1 offset; PACK: how many numbers */
 } ttc__param;
 
 /* What one program result is: a fresh output's base, the new contents of a slot, or the device's fault. */

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/run.h"
+#include "run/fuse.h"
 #include "ttc_see.h"
 
 /* A store made as plain bytes (resize_, a bare storage) and not yet used takes the shape of the tensor that first overwrites it
@@ -123,6 +123,11 @@ static inline bool compile_only(void) {
   return atomic_load_explicit(&ncompile_only, memory_order_relaxed) != 0 && compile_only_here;
 }
 
+/* Is the call one to be kept back? Only if somebody is there to launch it should nobody read anything. */
+static inline bool kept_back(const ttc_call *call) {
+  return call->defer != 0 && call->blocking == 0;
+}
+
 static ttc_status wait_compiled(ttc_plan *plan, ttc_error *err) {
   ttc__progress progress = {.since_ns = ttc__now_ns()};
   ttc_status st;
@@ -153,9 +158,9 @@ static ttc_status wait_for(ttc_device *dev, ttc_result *res, ttc_error *err) {
   return st;
 }
 
-/* The call is queued, no lock held. A program still being compiled is the launch thread's to wait for. */
+/* The call is queued or kept back, no lock held. A program still being compiled is the launch thread's to wait for. */
 static ttc_status finish(ttc_device *dev, const ttc_call *call, ttc_result *res, ttc_error *err) {
-  if (call->prompt != 0 && !compile_only()) {
+  if (call->prompt != 0 && !kept_back(call) && !compile_only()) {
     ttc__queue_prompt(dev, atomic_load_explicit(&res->plan->state, memory_order_acquire) == PLAN_READY);
   }
   return call->blocking != 0 || compile_only() ? wait_for(dev, res, err) : TTC_OK;
@@ -241,7 +246,11 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
   res->nout = plan->nout;
   res->specs = plan->outs;
   res->stores = outs;
-  ttc__queue_publish(dev, call->prompt != 0);
+  if (kept_back(call)) {
+    ttc__fuse_append(dev);
+  } else {
+    ttc__queue_publish(dev, call->prompt != 0);
+  }
   atomic_fetch_add_explicit(&dev->calls, 1, memory_order_relaxed);
   return TTC_OK;
 }
@@ -374,27 +383,32 @@ static ttc_status lower(ttc_device *dev, const ttc_call *call, bool verified, ui
   return TTC_OK;
 }
 
-static ttc_plan *plan_new(ttc_device *dev, const ttc_call *call) {
+ttc_plan *ttc__plan_new(ttc_device *dev, uint32_t op) {
+  static atomic_uint_fast64_t serials;
   ttc_plan *plan = calloc(1, sizeof *plan);
   if (plan != NULL) {
+    plan->serial = atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed);
     atomic_init(&plan->refs, 1);
     atomic_init(&plan->state, PLAN_COMPILING);
     plan->dev = dev;
-    plan->op = call->op;
+    plan->op = op;
     plan->options = dev->options;
     plan->dump = ttc__dump_dir();
   }
   return plan;
 }
 
+#define KEPT_NBYTE ((size_t)1 << 20)
+
 /* Dispatch lock held, the key in dev->site. */
 static ttc_status define(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_plan **out,
                          ttc_error *err) {
-  ttc_plan *plan = plan_new(dev, call);
+  ttc_plan *plan = ttc__plan_new(dev, call->op);
   if (plan == NULL) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }
   ttc_status st = lower(dev, call, false, nout, specs, plan, err);
+  plan->keeps_text = call->op >= ttc_op_count() && plan->low.text_nbyte <= KEPT_NBYTE;
   size_t n = dev->site.nword * sizeof(uint64_t);
   if (st == TTC_OK && !ttc__map_put(dev->plans, dev->site.words, n, ttc__hash64(dev->site.words, n), plan)) {
     st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
@@ -418,7 +432,7 @@ static ttc_plan *without_checks(ttc_device *dev, ttc_plan *plan, const ttc_call 
   }
   if (plan->bare == NULL && ++plan->nsettled == SETTLED_OFTEN && call->op < ttc_op_count()) {
     ttc_error err;
-    ttc_plan *bare = plan_new(dev, call);
+    ttc_plan *bare = ttc__plan_new(dev, call->op);
     if (bare != NULL && lower(dev, call, true, plan->nout, plan->outs, bare, &err) == TTC_OK) {
       bare->low.nverify = 0;
       ttc__pool_submit(dev, bare);
@@ -432,10 +446,37 @@ static ttc_plan *without_checks(ttc_device *dev, ttc_plan *plan, const ttc_call 
   return ready ? plan->bare : plan;
 }
 
+/* Room for the call's record; whatever is kept back goes before one that is not to be. On TTC_OK the dispatch lock is held. */
+static ttc_status reserve(ttc_device *dev, const ttc_call *call, ttc_error *err) {
+  if (!kept_back(call)) {
+    return compile_only() ? ttc__queue_reserve(dev, err) : ttc__queue_reserve_after(dev, TTC_CUT_MODE, err);
+  }
+  TTC_TRY(ttc__queue_reserve(dev, err));
+  ttc_status st = dev->fuse == NULL ? ttc__fuse_init(dev, err) : TTC_OK;
+  if (st != TTC_OK) {
+    ttc__lock_drop(&dev->dispatch);
+  }
+  return st;
+}
+
+/* A plan whose text was not kept becomes part of a fused program: lower it once more. Dispatch lock held, the key in dev->site. */
+static void lower_again(ttc_device *dev, const ttc_call *call, ttc_plan *plan) {
+  ttc_error err;
+  ttc_plan *again = ttc__plan_new(dev, call->op);
+  if (again != NULL && lower(dev, call, false, plan->nout, plan->outs, again, &err) == TTC_OK) {
+    plan->low.text = again->low.text;
+    again->low.text = NULL;
+  }
+  plan->keeps_text = true;
+  if (again != NULL) {
+    ttc__plan_release(again);
+  }
+}
+
 ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, ttc_error *err) {
   bool no_memory;
   TTC_TRY(prepare(dev, call, err));
-  TTC_TRY(ttc__queue_reserve(dev, err));
+  TTC_TRY(reserve(dev, call, err));
   ttc_plan *plan = look_up(dev, call, &no_memory);
   if (plan != NULL && !ttc__memory_fits(dev, plan->fresh_nbyte)) {
     atomic_fetch_add(&plan->refs, 1);
@@ -443,14 +484,18 @@ ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, 
     ttc_status room = make_room(dev, call, plan->nout, plan->outs, err);
     ttc__plan_release(plan);
     TTC_TRY(room);
-    TTC_TRY(ttc__queue_reserve(dev, err));
+    TTC_TRY(reserve(dev, call, err));
     plan = look_up(dev, call, &no_memory);
   }
   ttc_status st = TTC_NOT_FOUND;
   if (no_memory) {
     st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   } else if (plan != NULL) {
-    plan = plan->low.nverify != 0 ? without_checks(dev, plan, call) : plan;
+    if (!kept_back(call)) {
+      plan = plan->low.nverify != 0 ? without_checks(dev, plan, call) : plan;
+    } else if (plan->low.text == NULL && !plan->keeps_text && atomic_load(&plan->state) == PLAN_READY) {
+      lower_again(dev, call, plan);
+    }
     st = compile_only() ? pretend(dev, plan, res, err) : enqueue(dev, plan, call, res, err);
   }
   ttc__lock_drop(&dev->dispatch);
@@ -464,7 +509,7 @@ ttc_status ttc_call_define(ttc_device *dev, const ttc_call *call, uint32_t nout,
   if (!ttc__memory_fits(dev, ttc__fresh_nbyte(call, nout, specs))) {
     TTC_TRY(make_room(dev, call, nout, specs, err));
   }
-  TTC_TRY(ttc__queue_reserve(dev, err));
+  TTC_TRY(reserve(dev, call, err));
   ttc_status st = TTC_OK;
   ttc_plan *old = ttc__plans_evict(dev);
   ttc_plan *plan = look_up(dev, call, &no_memory); /* another thread may have been first */

@@ -147,6 +147,8 @@ static void init_locks(ttc_device *dev) {
   ttc__lock_init(&dev->store_lock, TTC__RANK_STORE);
   ttc__cond_init(&dev->plan_done);
   ttc__cond_init(&dev->pool_wake);
+  ttc__cond_init(&dev->later_wake);
+  ttc__cond_init(&dev->later_done);
   ttc__cond_init(&dev->wake);
   ttc__cond_init(&dev->room);
   pthread_mutex_init(&dev->wake_mutex, NULL);
@@ -351,6 +353,7 @@ static bool busy(ttc_device *dev) {
 
 /* Let our threads finish what they have, until until_ns. A thread in a plugin call that might never return is left behind. */
 static void wind_down(ttc_device *dev, int64_t until_ns) {
+  ttc__fuse_cut(dev, TTC_CUT_SYNC);
   while (busy(dev) && ttc__now_ns() < until_ns) {
     struct timespec nap = {0, 1000000};
     nanosleep(&nap, NULL);

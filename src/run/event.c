@@ -216,7 +216,7 @@ void ttc_event_release(ttc_event *ev) {
 
 /* Append a record for ev, which it takes a reference of, and see to it that it is launched soon. */
 static ttc_status enqueue(ttc_device *dev, record_kind kind, ttc_event *ev, ttc_error *err) {
-  TTC_TRY(ttc__queue_reserve(dev, err));
+  TTC_TRY(ttc__queue_reserve_after(dev, TTC_CUT_EVENT, err));
   record *r = ttc__queue_slot(dev);
   r->kind = (uint8_t)kind;
   r->plan = NULL;
@@ -318,6 +318,7 @@ ttc_status ttc_event_order(ttc_device *dev, ttc_event *ev, ttc_error *err) {
 
 /* All that is queued is launched; false when given up. */
 static ttc_status launch_all(ttc_device *dev, ttc_error *err) {
+  ttc__fuse_cut(dev, TTC_CUT_SYNC);
   TTC_TRY(ttc__launch_all(dev, err));
   ttc__lock_drop(&dev->launch);
   return TTC_OK;
@@ -382,6 +383,7 @@ ttc_status ttc_device_query(ttc_device *dev, bool *idle, ttc_error *err) {
   err->op[0] = '\0';
   TTC_TRY(ttc__usable(dev, err));
   *idle = false;
+  ttc__fuse_cut(dev, TTC_CUT_SYNC);
   if (!dev->launcher_started) {
     TTC_TRY(launch_all(dev, err));
   }
@@ -407,6 +409,7 @@ static ttc_event *event_of_launched(ttc_device *dev) {
 }
 
 ttc_status ttc__compute_all(ttc_device *dev, ttc_error *err) {
+  ttc__fuse_cut(dev, TTC_CUT_SYNC);
   for (bool last = false; !last;) {
     TTC_TRY(ttc__launch_all(dev, err));
     ttc_event *ev = event_of_launched(dev);

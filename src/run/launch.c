@@ -170,6 +170,11 @@ static ttc_status resolve(ttc_device *dev, record *r, pjrt_buffer **args, leftov
       }
     } else if (q->kind == TTC__PARAM_FAULT) {
       TTC_TRY(fault_buffer(dev, &args[i], err));
+    } else if (q->kind == TTC__PARAM_PACK) {
+      int64_t n = q->k;
+      TTC_TRY(pjrt_buffer_from_host(dev->client, dev->index, (ttc_dtype)q->dtype, 1, &n, (const char *)r->numbers + q->i, &args[i],
+                                    err));
+      left->bufs[left->n++] = args[i];
     } else {
       TTC_TRY(pjrt_buffer_from_host(dev->client, dev->index, TTC_U64, 0, NULL, r->numbers[k++].bytes, &args[i], err));
       left->bufs[left->n++] = args[i];

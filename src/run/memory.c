@@ -290,6 +290,7 @@ ttc_status ttc__memory_make_room(ttc_device *dev, const ttc__asked *asked, ttc_e
   if (has_room(dev, asked->nbyte)) {
     return TTC_OK;
   }
+  ttc__fuse_cut(dev, TTC_CUT_MEMORY);
   TTC_TRY(ttc_device_reclaim(dev, err));
   TTC_TRY(ttc__launch_take(dev, err));
   ttc_status st = TTC_OK;

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -29,6 +30,10 @@ static void finish(ttc_plan *plan, pjrt_exe *exe, const ttc_error *err) {
   ttc_device *dev = plan->dev;
   ttc__poison *poison = exe == NULL ? ttc__poison_new(err) : NULL;
   bool lagging = lags(plan);
+  if (!plan->keeps_text && !atomic_load(&dev->keeps_texts)) { /* before it is ready: then its text may be read */
+    free(plan->low.text);
+    plan->low.text = NULL;
+  }
   ttc__lock_take(&dev->plan_lock);
   plan->lags = lagging;
   plan->exe = exe;
@@ -36,8 +41,6 @@ static void finish(ttc_plan *plan, pjrt_exe *exe, const ttc_error *err) {
   atomic_store(&plan->state, exe != NULL ? PLAN_READY : PLAN_FAILED);
   pthread_cond_broadcast(&dev->plan_done);
   ttc__lock_drop(&dev->plan_lock);
-  free(plan->low.text);
-  plan->low.text = NULL;
 }
 
 static const char no_threads[] = "no thread could be started to compile in: too many threads (ulimit -u) or too little memory";
@@ -159,9 +162,80 @@ void ttc__pool_submit(ttc_device *dev, ttc_plan *plan) {
   }
 }
 
+/* ------------------------------------------------------------------------------------------- plans nobody waits for */
+
+#define LATER_NICENESS 10 /* a tenth of a core beside a thread that wants it all */
+
+static void *later_main(void *arg) {
+  ttc_device *dev = arg;
+  ttc__never_interrupt();
+  (void)setpriority(PRIO_PROCESS, 0, LATER_NICENESS); /* of this thread alone, on Linux */
+  ttc__lock_take(&dev->pool_lock);
+  while (!atomic_load(&dev->stop)) {
+    ttc_plan *plan = dev->later;
+    if (plan == NULL) {
+      pthread_cond_wait(&dev->later_wake, &dev->pool_lock.mutex);
+      continue;
+    }
+    dev->later = plan->next_job;
+    if (dev->later == NULL) {
+      dev->last_later = &dev->later;
+    }
+    ttc__lock_drop(&dev->pool_lock);
+    compile(plan);
+    ttc__plan_release(plan);
+    ttc__lock_take(&dev->pool_lock);
+    dev->nlater--;
+    pthread_cond_broadcast(&dev->later_done);
+  }
+  ttc__lock_drop(&dev->pool_lock);
+  return NULL;
+}
+
+void ttc__pool_submit_later(ttc_device *dev, ttc_plan *plan) {
+  pthread_t thread;
+  ttc__lock_take(&dev->pool_lock);
+  if (!dev->later_started && pthread_create(&thread, NULL, later_main, dev) == 0) {
+    pthread_detach(thread);
+    dev->later_started = true;
+    dev->last_later = &dev->later;
+  }
+  bool started = dev->later_started;
+  if (started) {
+    atomic_fetch_add(&plan->refs, 1);
+    plan->next_job = NULL;
+    *dev->last_later = plan;
+    dev->last_later = &plan->next_job;
+    dev->nlater++;
+    pthread_cond_signal(&dev->later_wake);
+  }
+  ttc__lock_drop(&dev->pool_lock);
+  if (!started) {
+    ttc_error err = {0};
+    (void)TTC_FAIL(&err, TTC_UNAVAILABLE, "%s", no_threads);
+    finish(plan, NULL, &err);
+  }
+}
+
+uint32_t ttc__pool_nlater(ttc_device *dev) {
+  ttc__lock_take(&dev->pool_lock);
+  uint32_t n = dev->nlater;
+  ttc__lock_drop(&dev->pool_lock);
+  return n;
+}
+
+void ttc__pool_wait_later(ttc_device *dev, int64_t timeout_ns) {
+  ttc__lock_take(&dev->pool_lock);
+  if (dev->nlater != 0) {
+    ttc__cond_wait_ns(&dev->later_done, &dev->pool_lock, timeout_ns);
+  }
+  ttc__lock_drop(&dev->pool_lock);
+}
+
 void ttc__pool_stop(ttc_device *dev) {
   ttc__lock_take(&dev->pool_lock);
   pthread_cond_broadcast(&dev->pool_wake);
+  pthread_cond_broadcast(&dev->later_wake);
   ttc__lock_drop(&dev->pool_lock);
   ttc__lock_take(&dev->plan_lock);
   pthread_cond_broadcast(&dev->plan_done); /* whoever waits for a compile sees that it will not come */

@@ -7,14 +7,20 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#include "run/run.h"
+#include "run/fuse.h"
 
 #define NAP_NS 40000
 #define LONGEST_NAP_NS 1500000
 #define RECORDS_END_NAP 16
+#define IDLE_NAP_NS 2000000
+#define IDLE_NAPS 3 /* without a call, until what is kept back is launched */
 
 static uint32_t queued(ttc_device *dev) {
   return atomic_load_explicit(&dev->head, memory_order_acquire) - atomic_load_explicit(&dev->tail, memory_order_acquire);
+}
+
+static uint32_t kept_back(ttc_device *dev) {
+  return atomic_load_explicit(&dev->open, memory_order_relaxed);
 }
 
 static void wake_launcher(ttc_device *dev) {
@@ -67,15 +73,23 @@ ttc_status ttc__queue_reserve(ttc_device *dev, ttc_error *err) {
       TTC_TRY(ttc__usable(dev, err));
     }
     ttc__lock_take(&dev->dispatch);
-    if (queued(dev) < QUEUE_CAP) {
+    if (queued(dev) + kept_back(dev) < QUEUE_CAP) {
       return TTC_OK;
     }
     ttc__lock_drop(&dev->dispatch);
   }
 }
 
+ttc_status ttc__queue_reserve_after(ttc_device *dev, ttc_cut reason, ttc_error *err) {
+  TTC_TRY(ttc__queue_reserve(dev, err));
+  if (kept_back(dev) != 0) {
+    ttc__fuse_cut_locked(dev, reason);
+  }
+  return TTC_OK;
+}
+
 record *ttc__queue_slot(ttc_device *dev) {
-  return &dev->queue[atomic_load_explicit(&dev->head, memory_order_relaxed) & (QUEUE_CAP - 1)];
+  return ttc__trace_record(dev, kept_back(dev));
 }
 
 static void wake_if_due(ttc_device *dev) {
@@ -100,6 +114,12 @@ void ttc__queue_prompt(ttc_device *dev, bool ready) {
     ttc__lock_drop(&dev->launch);
   }
   wake_if_due(dev);
+}
+
+void ttc__queue_opened(ttc_device *dev) {
+  if (atomic_load(&dev->wake_at) == 1) {
+    wake_launcher(dev);
+  }
 }
 
 void ttc__queue_hurry(ttc_device *dev) {
@@ -149,6 +169,7 @@ ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
 
 ttc_status ttc__launch_all(ttc_device *dev, ttc_error *err) {
   for (;;) {
+    ttc__fuse_cut(dev, TTC_CUT_READ);
     TTC_TRY(ttc__launch_take(dev, err));
     if (ttc__drain(dev, err) == TTC_OK) {
       return TTC_OK;
@@ -170,7 +191,7 @@ static void sleep_until_called(ttc_device *dev, uint32_t records, int64_t nap_ns
   atomic_store(&dev->wake_at, records);
   /* `wake_at` before head, as ttc__queue_publish has them the other way round; hence no weaker loads here. */
   while (rc == 0 && atomic_load(&dev->head) - atomic_load(&dev->tail) < records && atomic_load(&dev->wake_at) != 0 &&
-         !atomic_load(&dev->stop)) {
+         !(nap_ns == 0 && atomic_load(&dev->open) != 0) && !atomic_load(&dev->stop)) {
     rc = nap_ns != 0 ? pthread_cond_timedwait(&dev->wake, &dev->wake_mutex, &until)
                      : pthread_cond_wait(&dev->wake, &dev->wake_mutex);
   }
@@ -178,9 +199,32 @@ static void sleep_until_called(ttc_device *dev, uint32_t records, int64_t nap_ns
   pthread_mutex_unlock(&dev->wake_mutex);
 }
 
+/* What is kept back while nothing is called should run: the device has nothing else to do. */
+typedef struct idle_watch {
+  uint64_t recorded;
+  int naps; /* since then */
+} idle_watch;
+
+static void cut_if_idle(ttc_device *dev, idle_watch *w) {
+  uint64_t recorded = atomic_load_explicit(&dev->recorded, memory_order_relaxed);
+  w->naps = recorded == w->recorded ? w->naps + 1 : 0;
+  w->recorded = recorded;
+  if (w->naps < IDLE_NAPS) {
+    sleep_until_called(dev, RECORDS_END_NAP, IDLE_NAP_NS);
+    return;
+  }
+  w->naps = 0;
+  ttc__lock_take(&dev->dispatch);
+  if (atomic_load_explicit(&dev->recorded, memory_order_relaxed) == recorded) {
+    ttc__fuse_cut_locked(dev, TTC_CUT_IDLE);
+  }
+  ttc__lock_drop(&dev->dispatch);
+}
+
 void *ttc__launcher_main(void *arg) {
   ttc_device *dev = arg;
   int64_t nap_ns = NAP_NS;
+  idle_watch idle = {0};
   ttc__never_interrupt();
   prctl(PR_SET_TIMERSLACK, 1000UL); /* naps as short as asked for */
   prctl(PR_SET_NAME, "ttc-launch");
@@ -191,6 +235,8 @@ void *ttc__launcher_main(void *arg) {
       ttc__lock_take(&dev->launch);
       (void)ttc__drain(dev, &err); /* cancelled only when stopping */
       ttc__lock_drop(&dev->launch);
+    } else if (kept_back(dev) != 0) {
+      cut_if_idle(dev, &idle);
     } else if (nap_ns <= LONGEST_NAP_NS) {
       sleep_until_called(dev, RECORDS_END_NAP, nap_ns);
       nap_ns *= 2;

@@ -13,6 +13,7 @@
 #include "cache/cache.h"
 #include "graph/key.h"
 #include "pjrt/pjrt.h"
+#include "ttc_fuse.h"
 #include "ttc_trace.h"
 
 struct ttc_store {
@@ -21,6 +22,7 @@ struct ttc_store {
   atomic_int refs;
   bool used;    /* dispatch order: some call reads or writes it, so its base shape is settled. Guarded by the dispatch lock */
   size_t nbyte; /* likewise */
+  uint64_t born; /* records that were kept back until then (ttc_device.recorded) */
   /* All its integers were found to be in [0, verified), or [-verified, verified), by a call in this epoch; 0: nothing is known.
    * Dispatch order too. */
   int64_t verified;
@@ -43,15 +45,17 @@ struct ttc_plan {
   atomic_int refs;
   atomic_int state; /* plan_state */
   ttc_device *dev;
+  uint64_t serial; /* no other plan has it */
   uint32_t op;
   uint32_t options; /* ttc__options */
   uint32_t nout;
   ttc_spec *outs;
   ttc__base *bases;    /* [slots] what each store holds before the call */
-  ttc__lowered low;    /* text is kept until compiled */
+  ttc__lowered low;    /* text is kept until compiled, and longer where it may become part of a fused program */
   uint32_t nnumber;    /* NUMBER and RNG parameters */
   int64_t fresh_nbyte; /* of the fresh results */
   char *dump;          /* folder to put what is made of it into, or NULL */
+  bool keeps_text;     /* its text could not be made again */
   bool lags;           /* READY: too much work to be done by the time a launch returns */
   pjrt_exe *exe;       /* READY */
   ttc__poison *error;  /* FAILED */
@@ -69,6 +73,7 @@ typedef struct number {
 typedef enum record_kind { RECORD_LAUNCH, RECORD_UPLOAD, RECORD_RESIZE, RECORD_PREFIX, RECORD_EVENT, RECORD_WAIT } record_kind;
 
 typedef struct ttc__prefix ttc__prefix;
+typedef struct ttc__fuse ttc__fuse;
 
 #define RECORD_INLINE_STORES 8
 #define RECORD_INLINE_NUMBERS 4
@@ -89,7 +94,7 @@ typedef struct record {
   number inline_numbers[RECORD_INLINE_NUMBERS];
 } record;
 
-#define QUEUE_CAP 2048u  /* a power of two */
+#define QUEUE_CAP 4096u  /* a power of two; holds the open trace too (fuse.h) */
 #define QUEUE_HIGH 1024u /* callers help from here on */
 
 #define MAX_ERRORS 16
@@ -119,6 +124,10 @@ struct ttc_device {
 
   record *queue;               /* [QUEUE_CAP] */
   _Atomic uint32_t head, tail; /* free running */
+  _Atomic uint32_t open;       /* records after head that are kept back, under the dispatch lock */
+  _Atomic uint64_t recorded;   /* records that were ever kept back */
+  ttc__fuse *fuse;             /* NULL until some call is to be kept back */
+  _Atomic bool keeps_texts;    /* so are lowered texts, from then on */
 
   ttc__lock launch;
   cached_number *numbers;          /* [NUMBER_CACHE], under the launch lock */
@@ -143,6 +152,10 @@ struct ttc_device {
   ttc__lock pool_lock;
   pthread_cond_t pool_wake;
   ttc_plan *jobs, **last_job;
+  ttc_plan *later, **last_later; /* nobody waits for these: one thread of low priority makes them */
+  uint32_t nlater;
+  bool later_started;
+  pthread_cond_t later_wake, later_done;
   pthread_t *workers;
   int nworker, nworker_max, nworker_idle, njob; /* njob: waiting to be taken */
 
@@ -245,22 +258,32 @@ size_t ttc__base_nbyte(const ttc__base *base);
 /* Room for one more record, helping to launch if the queue is long (which may mean waiting for a compile). On TTC_OK the dispatch
  * lock is held; on failure it is not. blocks */
 ttc_status ttc__queue_reserve(ttc_device *dev, ttc_error *err);
-record *ttc__queue_slot(ttc_device *dev);             /* dispatch lock held, after a reserve */
+/* The same for a record that is not to be kept back: what is goes before it. */
+ttc_status ttc__queue_reserve_after(ttc_device *dev, ttc_cut reason, ttc_error *err);
+record *ttc__queue_slot(ttc_device *dev);             /* dispatch lock held, after a reserve; behind what is kept back */
 void ttc__queue_publish(ttc_device *dev, bool quiet); /* dispatch lock held; quiet: ttc__queue_prompt or _hurry follows */
 /* Launch what is queued if that is one record, `ready` to run, and nobody else launches, else leave it to the launch thread. No
  * lock held. */
 void ttc__queue_prompt(ttc_device *dev, bool ready);
 /* Take the launch lock, giving up when interrupted. */
 ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err);
-/* Launch all that is queued now. Launch lock held. TTC_CANCELLED: a program is still being compiled (see ttc__plan_wait). */
+/* Launch all that is queued now, without what is kept back. Launch lock held. TTC_CANCELLED: a program is still being compiled (see ttc__plan_wait). */
 ttc_status ttc__drain(ttc_device *dev, ttc_error *err);
-/* The same, taking the launch lock, which is held on TTC_OK only. Ctrl-C is looked for while no lock is held: its handlers may use
+/* The same with what is kept back, taking the launch lock, which is held on TTC_OK only. Ctrl-C is looked for while no lock is held: its handlers may use
  * the device. blocks */
 ttc_status ttc__launch_all(ttc_device *dev, ttc_error *err);
 void *ttc__launcher_main(void *dev);
 
+/* A record is kept back, the first: the launch thread should see to it that it is not for long. Dispatch lock held. */
+void ttc__queue_opened(ttc_device *dev);
 /* Have the launch thread take notice at once. */
 void ttc__queue_hurry(ttc_device *dev);
+
+/* ---- fuse.c */
+void ttc__fuse_cut(ttc_device *dev, ttc_cut reason); /* all that is kept back goes to the queue. Dispatch lock not held */
+
+/* ---- call.c */
+ttc_plan *ttc__plan_new(ttc_device *dev, uint32_t op); /* dispatch lock held */
 
 /* ---- event.c */
 /* A result is let go of, perhaps before it is computed: remember to wait for it. any thread */
@@ -298,6 +321,10 @@ ttc_status ttc__report_fault(ttc_device *dev, bool late, ttc_error *err);
 
 /* ---- pool.c */
 void ttc__pool_submit(ttc_device *dev, ttc_plan *plan); /* takes a reference of its own */
+/* The same for a plan that nobody waits for. */
+void ttc__pool_submit_later(ttc_device *dev, ttc_plan *plan);
+uint32_t ttc__pool_nlater(ttc_device *dev); /* of those, not made yet */
+void ttc__pool_wait_later(ttc_device *dev, int64_t timeout_ns); /* until that is 0 */
 void ttc__pool_stop(ttc_device *dev);
 /* Wait until the plan is compiled. Other threads than our own give up after a while, with TTC_CANCELLED, so that whoever holds the
  * launch lock can drop it and look for Ctrl-C. */

@@ -69,6 +69,7 @@ ttc_status ttc__store_make(ttc_device *dev, bool locked, const ttc__base *base, 
   atomic_init(&s->refs, 1);
   s->used = false;
   s->nbyte = nbyte;
+  s->born = atomic_load_explicit(&dev->recorded, memory_order_relaxed);
   s->verified = 0;
   s->buf = NULL;
   s->buf_nbyte = 0;

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/run.h"
+#include "run/fuse.h"
 
 static size_t tensor_nbyte(const ttc_tensor *t) {
   return (size_t)ttc__nelem(t->ndim, t->sizes) * ttc_dtype_nbyte((ttc_dtype)t->dtype);
@@ -31,7 +31,8 @@ static ttc_status run_copy(ttc_device *dev, const ttc_tensor *self, const ttc_te
                      {.kind = TTC_ARG_TENSOR, .n = 1, .tensor = src},
                      {.kind = TTC_ARG_BOOL, .i = 0}};
   const ttc_tensor *targets[1] = {into};
-  ttc_call call = {.op = op, .narg = 3, .args = args, .ninto = into != NULL ? 1 : 0, .into = targets};
+  bool beside = atomic_load_explicit(&dev->open, memory_order_relaxed) != 0; /* calls that are kept back */
+  ttc_call call = {.op = op, .narg = 3, .args = args, .ninto = into != NULL ? 1 : 0, .into = targets, .defer = beside ? 1 : 0};
   ttc_status st = ttc_call_run(dev, &call, res, err);
   if (st == TTC_NOT_FOUND) {
     ttc_spec spec;
@@ -43,7 +44,8 @@ static ttc_status run_copy(ttc_device *dev, const ttc_tensor *self, const ttc_te
 
 /* ------------------------------------------------------------------------------------------------- host to device */
 
-/* A record of one store and no program. Dispatch lock held, room reserved. */
+/* A record of one store and no program. Dispatch lock held, room reserved. One that fills a store which no call has seen may be
+ * kept back with the calls. */
 static void publish_one(ttc_store *s, record_kind kind, const ttc__base *base, pjrt_buffer *buf) {
   record *r = ttc__queue_slot(s->dev);
   r->kind = (uint8_t)kind;
@@ -56,13 +58,20 @@ static void publish_one(ttc_store *s, record_kind kind, const ttc__base *base, p
   r->numbers = r->inline_numbers;
   r->stores[0] = s;
   ttc_store_retain(s);
-  ttc__queue_publish(s->dev, false);
+  if (atomic_load_explicit(&s->dev->open, memory_order_relaxed) != 0) {
+    ttc__fuse_append(s->dev);
+  } else {
+    ttc__queue_publish(s->dev, false);
+  }
 }
 
 /* Dispatch-ordered: from here on the store holds `base`, filled by buf. */
 static ttc_status enqueue_upload(ttc_store *s, const ttc__base *base, pjrt_buffer *buf, ttc_error *err) {
   ttc_device *dev = s->dev;
   TTC_TRY(ttc__queue_reserve(dev, err));
+  if (s->used) {
+    ttc__fuse_cut_locked(dev, TTC_CUT_CALL);
+  }
   s->keyed.base = *base;
   s->used = true;
   s->verified = 0;
@@ -208,12 +217,12 @@ ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err) {
   if (nbyte > (size_t)INT64_MAX / 2) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "a storage of %zu bytes is larger than any device", nbyte);
   }
-  TTC_TRY(ttc__queue_reserve(dev, err));
+  TTC_TRY(ttc__queue_reserve_after(dev, TTC_CUT_CALL, err));
   if (nbyte > s->nbyte && !ttc__memory_fits(dev, (int64_t)(nbyte - s->nbyte))) {
     ttc__asked asked = {.op = UINT32_MAX, .nbyte = (int64_t)(nbyte - s->nbyte)};
     ttc__lock_drop(&dev->dispatch);
     TTC_TRY(ttc__memory_make_room(dev, &asked, err));
-    TTC_TRY(ttc__queue_reserve(dev, err));
+    TTC_TRY(ttc__queue_reserve_after(dev, TTC_CUT_CALL, err));
   }
   if (nbyte == s->nbyte) {
     ttc__lock_drop(&dev->dispatch);

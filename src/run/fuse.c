@@ -1,0 +1,524 @@
+/* The open trace: keeping records back, cutting, and running what was cut as one program where there is one.
+ *
+ * Two tiers: a piece that is seen for the first time runs record by record, from the plans that Strict mode has; seen a second time
+ * it also has its fused program made in the background, and uses it from the moment it is ready. So nothing ever waits for such a
+ * program, and a piece that comes once costs no compile. */
+#include "run/fuse.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+#define MAX_ENTRIES 4096u
+#define SEEN_BEFORE 2u          /* times a piece must have come before its program is made */
+#define MAX_FUSED_TEXT ((size_t)24 << 20)
+#define HELD_PART 10            /* of the device's memory, that records may hold for nobody else */
+
+enum { SLOT_OUTSIDE = 1, SLOT_ALIVE = 2 };
+
+struct ttc__trace_entry {
+  uint64_t seen;
+  bool hopeless;
+  ttc_plan *plan; /* its program, or NULL */
+  uint32_t *places;
+  uint8_t *sizes; /* of the numbers, bytes */
+  uint32_t nplace, nnumber; /* nnumber: what the numbers take, in units of `number` */
+  int64_t unwritten_nbyte;
+};
+
+static const ttc_op_row fused_row = {.name = "fused program"};
+static uint32_t fused_op = UINT32_MAX;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void make_op(void) {
+  fused_op = ttc__op_register(&fused_row, NULL);
+}
+
+ttc_status ttc__fuse_init(ttc_device *dev, ttc_error *err) {
+  pthread_once(&once, make_op);
+  ttc__fuse *f = calloc(1, sizeof *f);
+  if (f != NULL) {
+    f->entries = ttc__map_new();
+    f->last = calloc(LAST_PLACES, sizeof *f->last);
+  }
+  if (f == NULL || f->entries == NULL || f->last == NULL || fused_op == UINT32_MAX) {
+    if (f != NULL) {
+      ttc__map_free(f->entries);
+      free(f->last);
+      free(f);
+    }
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  f->look_at_nbyte = atomic_load(&dev->limit_nbyte) / HELD_PART;
+  dev->fuse = f;
+  atomic_store(&dev->keeps_texts, true);
+  return TTC_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ what a piece is */
+
+static bool grow_words(ttc__fuse *f, size_t n) {
+  if (n > f->word_cap) {
+    uint32_t *p = realloc(f->words, 2 * n * sizeof *p);
+    if (p == NULL) {
+      return false;
+    }
+    f->words = p;
+    f->word_cap = 2 * n;
+  }
+  return true;
+}
+
+static bool grow_refs(ttc__fuse *f, size_t n) {
+  if (n <= f->ref_cap) {
+    return true;
+  }
+  size_t cap = 2 * n;
+  uint32_t *slots = realloc(f->slots, cap * sizeof *slots);
+  f->slots = slots != NULL ? slots : f->slots;
+  ttc_store **stores = realloc(f->stores, cap * sizeof *stores);
+  f->stores = stores != NULL ? stores : f->stores;
+  uint32_t *held = realloc(f->held, cap * sizeof *held);
+  f->held = held != NULL ? held : f->held;
+  uint8_t *flags = realloc(f->flags, cap);
+  f->flags = flags != NULL ? flags : f->flags;
+  if (slots == NULL || stores == NULL || held == NULL || flags == NULL) {
+    return false;
+  }
+  f->ref_cap = cap;
+  return true;
+}
+
+static uint32_t slot_of(ttc__fuse *f, ttc_store *s, uint64_t mark, bool made_here) {
+  if (s->keyed.mark != mark) {
+    s->keyed.mark = mark;
+    s->keyed.slot = f->nslot;
+    f->stores[f->nslot] = s;
+    f->held[f->nslot] = 0;
+    f->flags[f->nslot++] = made_here ? 0 : SLOT_OUTSIDE;
+  }
+  f->held[s->keyed.slot]++;
+  return s->keyed.slot;
+}
+
+/* The key of the first n records: plans, what is wired to what, and who of the stores made here has another owner than records.
+ * Returns how many are launches; 0: out of memory. */
+static uint32_t describe(ttc_device *dev, uint32_t n) {
+  ttc__fuse *f = dev->fuse;
+  uint64_t mark = ttc__key_mark();
+  uint32_t launches = 0;
+  f->nslot = f->nref = 0;
+  f->nword = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    record *r = ttc__trace_record(dev, i);
+    uint32_t fresh = r->plan != NULL ? r->plan->nout : 0;
+    if (!grow_words(f, f->nword + r->nstore + 3) || !grow_refs(f, f->nref + r->nstore)) {
+      return 0;
+    }
+    if (r->plan == NULL) {
+      for (uint32_t k = 0; k < r->nstore; k++) {
+        f->slots[f->nref++] = slot_of(f, r->stores[k], mark, false);
+      }
+      continue;
+    }
+    launches++;
+    f->words[f->nword++] = (uint32_t)r->plan->serial;
+    f->words[f->nword++] = (uint32_t)(r->plan->serial >> 32);
+    for (uint32_t k = 0; k < r->nstore; k++) {
+      ttc_store *s = r->stores[k];
+      uint32_t slot = s != NULL ? slot_of(f, s, mark, k >= r->nstore - fresh) : UINT32_MAX;
+      f->slots[f->nref++] = slot;
+      f->words[f->nword++] = slot;
+    }
+  }
+  if (!grow_words(f, f->nword + f->nslot)) {
+    return 0;
+  }
+  for (uint32_t s = 0; s < f->nslot; s++) {
+    bool inside = (f->flags[s] & SLOT_OUTSIDE) == 0;
+    if (inside && (uint32_t)atomic_load_explicit(&f->stores[s]->refs, memory_order_acquire) > f->held[s]) {
+      f->flags[s] |= SLOT_ALIVE;
+    }
+    f->words[f->nword++] = f->flags[s];
+  }
+  return launches;
+}
+
+/* ------------------------------------------------------------------------------------------------------- programs */
+
+static void free_entry(ttc__trace_entry *e) {
+  ttc__plan_release(e->plan);
+  free(e->places);
+  free(e->sizes);
+  free(e);
+}
+
+/* Pieces that came once are forgotten when there are very many. */
+static void weed_entries(ttc__fuse *f) {
+  ttc__map *kept = ttc__map_count(f->entries) >= MAX_ENTRIES ? ttc__map_new() : NULL;
+  if (kept == NULL) {
+    return;
+  }
+  size_t it = 0, n;
+  const void *key;
+  void *value;
+  while (ttc__map_next(f->entries, &it, &key, &n, &value)) {
+    ttc__trace_entry *e = value;
+    if (e->seen < SEEN_BEFORE || !ttc__map_put(kept, key, n, ttc__hash64(key, n), e)) {
+      free_entry(e);
+    }
+  }
+  ttc__map_free(f->entries);
+  f->entries = kept;
+}
+
+/* The piece's entry, made if it has none; NULL when out of memory. */
+static ttc__trace_entry *find_entry(ttc__fuse *f) {
+  size_t n = f->nword * sizeof *f->words;
+  uint64_t hash = ttc__hash64(f->words, n);
+  ttc__trace_entry *e = ttc__map_get(f->entries, f->words, n, hash);
+  if (e == NULL) {
+    weed_entries(f);
+    e = calloc(1, sizeof *e);
+    if (e != NULL && !ttc__map_put(f->entries, f->words, n, hash, e)) {
+      free(e);
+      e = NULL;
+    }
+    f->stats.traces += e != NULL ? 1 : 0;
+  }
+  return e;
+}
+
+/* Sizes of the numbers that the records have, in the order of `places`. */
+static bool list_sizes(ttc_device *dev, uint32_t n, ttc__trace_entry *e) {
+  e->sizes = malloc(e->nplace + 1);
+  uint32_t k = 0, end = 0;
+  for (uint32_t i = 0; e->sizes != NULL && i < n; i++) {
+    const record *r = ttc__trace_record(dev, i);
+    for (uint32_t j = 0; r->plan != NULL && j < r->plan->low.nparam; j++) {
+      const ttc__param *q = &r->plan->low.params[j];
+      if (q->kind == TTC__PARAM_NUMBER || q->kind == TTC__PARAM_RNG) {
+        uint32_t size = q->kind == TTC__PARAM_RNG ? 8 : (uint32_t)ttc_dtype_nbyte((ttc_dtype)q->dtype);
+        end = e->places[k] + size > end ? e->places[k] + size : end;
+        e->sizes[k++] = (uint8_t)size;
+      }
+    }
+  }
+  e->nnumber = (end + (uint32_t)sizeof(number) - 1) / (uint32_t)sizeof(number);
+  return e->sizes != NULL && k == e->nplace;
+}
+
+static ttc_status compose(ttc_device *dev, uint32_t n, ttc__trace_entry *e, ttc_plan *plan, ttc_error *err) {
+  ttc__fuse *f = dev->fuse;
+  ttc__part *parts = calloc(n + 1, sizeof *parts);
+  ttc__fused_slot *slots = calloc(f->nslot + 1, sizeof *slots);
+  plan->bases = calloc(f->nslot + 1, sizeof *plan->bases);
+  if (parts == NULL || slots == NULL || plan->bases == NULL) {
+    free(parts);
+    free(slots);
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  uint32_t npart = 0, ref = 0, outside = 0;
+  size_t nbyte = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    const record *r = ttc__trace_record(dev, i);
+    if (r->plan != NULL) {
+      parts[npart++] = (ttc__part){.low = &r->plan->low, .stores = f->slots + ref, .nin = r->nstore - r->plan->nout};
+      nbyte += r->plan->low.text_nbyte / 8; /* most parts share their function with others */
+    }
+    ref += r->nstore;
+  }
+  for (uint32_t s = 0; s < f->nslot; s++) {
+    const ttc__base *base = &f->stores[s]->keyed.base;
+    slots[s] = (ttc__fused_slot){base, (f->flags[s] & SLOT_OUTSIDE) != 0, (f->flags[s] & SLOT_ALIVE) != 0};
+    if (slots[s].outside) {
+      plan->bases[outside++] = *base;
+    } else if (slots[s].alive) {
+      plan->nout++;
+    } else {
+      e->unwritten_nbyte += (int64_t)ttc__base_nbyte(base);
+    }
+  }
+  ttc__composition in = {.npart = npart, .nslot = f->nslot, .parts = parts, .slots = slots, .for_tpu = dev->for_tpu};
+  ttc_status st = nbyte <= MAX_FUSED_TEXT ? ttc__compose(&in, &plan->low, &e->places, &e->nplace, err)
+                                          : TTC_FAIL(err, TTC_UNIMPLEMENTED, "a fused program: its parts are too large");
+  free(parts);
+  free(slots);
+  if (st == TTC_OK && !list_sizes(dev, n, e)) {
+    st = TTC_FAIL(err, TTC_INTERNAL, "a fused program: its numbers do not fit");
+  }
+  return st;
+}
+
+/* Have the piece's program made. */
+static void ask_for(ttc_device *dev, uint32_t n, ttc__trace_entry *e) {
+  ttc_error err = {0};
+  dev->options = ttc__trace_record(dev, 0)->plan != NULL ? ttc__trace_record(dev, 0)->plan->options : dev->options;
+  ttc_plan *plan = ttc__plan_new(dev, fused_op);
+  if (plan == NULL) {
+    return;
+  }
+  ttc_status st = compose(dev, n, e, plan, &err);
+  if (st != TTC_OK) {
+    e->hopeless = true;
+    ttc__log(TTC__LOG_DEBUG, "%u calls are not fused: %s", n, err.message);
+    ttc__plan_release(plan);
+    return;
+  }
+  e->plan = plan;
+  dev->fuse->stats.programs++;
+  ttc__pool_submit_later(dev, plan);
+}
+
+/* Its program, if it is ready. */
+static ttc_plan *program_of(ttc_device *dev, uint32_t n, ttc__trace_entry *e) {
+  if (e->plan == NULL && !e->hopeless && e->seen >= SEEN_BEFORE) {
+    ask_for(dev, n, e);
+  }
+  if (e->plan == NULL) {
+    return NULL;
+  }
+  int state = atomic_load_explicit(&e->plan->state, memory_order_acquire);
+  if (state == PLAN_FAILED) {
+    ttc__log(TTC__LOG_WARN, "%u calls could not be compiled as one program and go on as single ones: %s", n,
+             ttc__poison_error(e->plan->error)->message);
+    ttc__plan_release(e->plan);
+    e->plan = NULL;
+    e->hopeless = true;
+    dev->fuse->stats.failed++;
+  }
+  return state == PLAN_READY ? e->plan : NULL;
+}
+
+/* --------------------------------------------------------------------------------------------------------- cutting */
+
+static void move_record(record *to, record *from) {
+  if (to == from) {
+    return;
+  }
+  bool stores = from->stores == from->inline_stores, numbers = from->numbers == from->inline_numbers;
+  *to = *from;
+  to->stores = stores ? to->inline_stores : to->stores;
+  to->numbers = numbers ? to->inline_numbers : to->numbers;
+}
+
+static void publish(ttc_device *dev, uint32_t n) {
+  atomic_fetch_sub_explicit(&dev->open, n, memory_order_relaxed);
+  atomic_fetch_add(&dev->head, n);
+}
+
+/* One record that runs the n first; false when out of memory. */
+static bool fuse_records(ttc_device *dev, uint32_t n, const ttc__trace_entry *e, record *out) {
+  ttc__fuse *f = dev->fuse;
+  uint32_t k = 0, nstore = 0;
+  ttc_store **stores = malloc((f->nslot + 1) * sizeof *stores);
+  number *numbers = malloc((e->nnumber + 1) * sizeof *numbers);
+  if (stores == NULL || numbers == NULL) {
+    free(stores);
+    free(numbers);
+    return false;
+  }
+  for (int fresh = 0; fresh < 2; fresh++) {
+    for (uint32_t s = 0; s < f->nslot; s++) {
+      bool outside = (f->flags[s] & SLOT_OUTSIDE) != 0;
+      if (fresh == 0 ? outside : !outside && (f->flags[s] & SLOT_ALIVE) != 0) {
+        ttc_store_retain(f->stores[s]);
+        stores[nstore++] = f->stores[s];
+      }
+    }
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    const record *r = ttc__trace_record(dev, i);
+    for (uint32_t j = 0; j < r->nnumber; j++, k++) {
+      memcpy((char *)numbers + e->places[k], r->numbers[j].bytes, e->sizes[k]);
+    }
+  }
+  *out = (record){.kind = RECORD_LAUNCH,
+                  .tag = ttc__trace_record(dev, 0)->tag,
+                  .nstore = nstore,
+                  .nnumber = e->nnumber,
+                  .plan = e->plan,
+                  .stores = stores,
+                  .numbers = numbers};
+  atomic_fetch_add_explicit(&e->plan->refs, 1, memory_order_relaxed);
+  e->plan->last_use = atomic_load_explicit(&dev->calls, memory_order_relaxed);
+  return true;
+}
+
+/* Put the fused record in place of the n first; what is not a launch (copies into new stores) goes before it. */
+static uint32_t replace(ttc_device *dev, uint32_t n, record *fused) {
+  uint32_t kept = 0, total = atomic_load_explicit(&dev->open, memory_order_relaxed);
+  for (uint32_t i = 0; i < n; i++) {
+    record *r = ttc__trace_record(dev, i);
+    if (r->kind == RECORD_LAUNCH) {
+      ttc__record_done(r);
+    } else {
+      move_record(ttc__trace_record(dev, kept++), r);
+    }
+  }
+  move_record(ttc__trace_record(dev, kept++), fused);
+  for (uint32_t i = n; i < total; i++) {
+    move_record(ttc__trace_record(dev, kept + i - n), ttc__trace_record(dev, i));
+  }
+  atomic_store_explicit(&dev->open, total - n + kept, memory_order_relaxed);
+  return kept;
+}
+
+void ttc__fuse_cut_first(ttc_device *dev, uint32_t n, ttc_cut reason) {
+  ttc__fuse *f = dev->fuse;
+  uint32_t launches = describe(dev, n), queued = n;
+  record fused;
+  f->stats.runs++;
+  f->stats.cuts[reason]++;
+  ttc__trace_entry *e = launches > 1 ? find_entry(f) : NULL;
+  if (e != NULL) {
+    e->seen++;
+    if (program_of(dev, n, e) != NULL && fuse_records(dev, n, e, &fused)) {
+      f->stats.hits++;
+      f->stats.fused += launches;
+      f->stats.unwritten_nbyte += (uint64_t)e->unwritten_nbyte;
+      queued = replace(dev, n, &fused);
+    }
+  }
+  f->first += n;
+  publish(dev, queued);
+  if (reason != TTC_CUT_READ && reason != TTC_CUT_SYNC) { /* there the cutter launches it himself */
+    ttc__queue_hurry(dev);
+  }
+}
+
+static void trace_is_new(ttc_device *dev) {
+  ttc__fuse *f = dev->fuse;
+  f->held_nbyte = 0;
+  f->look_at_nbyte = atomic_load_explicit(&dev->limit_nbyte, memory_order_relaxed) / HELD_PART;
+  ttc__loop_reset(dev);
+}
+
+void ttc__fuse_cut_locked(ttc_device *dev, ttc_cut reason) {
+  uint32_t n = atomic_load_explicit(&dev->open, memory_order_relaxed);
+  if (n != 0) {
+    ttc__fuse_cut_first(dev, n, reason);
+    trace_is_new(dev);
+  }
+}
+
+void ttc__fuse_cut(ttc_device *dev, ttc_cut reason) {
+  if (atomic_load_explicit(&dev->open, memory_order_relaxed) != 0) {
+    ttc__lock_take(&dev->dispatch);
+    ttc__fuse_cut_locked(dev, reason);
+    ttc__lock_drop(&dev->dispatch);
+  }
+}
+
+/* ------------------------------------------------------------------------------------------------------- recording */
+
+/* Bytes that only the trace's records still hold: memory that would be free if the calls had run. */
+static int64_t held_for_nobody(ttc_device *dev, uint32_t n) {
+  ttc__fuse *f = dev->fuse;
+  int64_t sum = 0;
+  if (describe(dev, n) == 0) {
+    return INT64_MAX;
+  }
+  for (uint32_t s = 0; s < f->nslot; s++) {
+    bool outside = (f->flags[s] & SLOT_OUTSIDE) != 0;
+    if (outside && (uint32_t)atomic_load_explicit(&f->stores[s]->refs, memory_order_acquire) == f->held[s]) {
+      sum += (int64_t)f->stores[s]->nbyte;
+    }
+  }
+  return sum;
+}
+
+/* Does the trace hold more than it may? Looked at each time the sum of what its records touch has grown by that much. */
+static bool too_heavy(ttc_device *dev, const record *r, uint32_t n) {
+  ttc__fuse *f = dev->fuse;
+  for (uint32_t k = 0; k < r->nstore; k++) {
+    f->held_nbyte += r->stores[k] != NULL ? (int64_t)r->stores[k]->nbyte : 0;
+  }
+  if (f->held_nbyte <= f->look_at_nbyte) {
+    return false;
+  }
+  int64_t most = atomic_load_explicit(&dev->limit_nbyte, memory_order_relaxed) / HELD_PART;
+  f->look_at_nbyte = 2 * f->held_nbyte;
+  return held_for_nobody(dev, n) > most;
+}
+
+static uint64_t token_of(const record *r) {
+  return r->plan != NULL ? r->plan->serial : (uint64_t)r->kind << 56 | r->base.dtype;
+}
+
+/* The records left in the trace after a cut begin it anew. */
+static void count_again(ttc_device *dev) {
+  uint32_t n = atomic_load_explicit(&dev->open, memory_order_relaxed), again;
+  trace_is_new(dev);
+  for (uint32_t i = 0; i < n; i++) {
+    (void)ttc__loop_add(dev, i, token_of(ttc__trace_record(dev, i)), &again);
+  }
+}
+
+void ttc__fuse_append(ttc_device *dev) {
+  ttc__fuse *f = dev->fuse;
+  uint32_t n = atomic_load_explicit(&dev->open, memory_order_relaxed);
+  uint64_t token = token_of(ttc__trace_record(dev, n));
+  if (n != 0 && f->ended && ttc__loop_begins(dev, token)) {
+    atomic_store_explicit(&dev->open, n + 1, memory_order_relaxed);
+    ttc__fuse_cut_first(dev, n, TTC_CUT_LOOP);
+    trace_is_new(dev);
+    n = 0;
+  } else {
+    atomic_store(&dev->open, n + 1); /* sequentially consistent, as the launch thread's sleep has it the other way round */
+  }
+  if (n == 0) {
+    ttc__queue_opened(dev);
+  }
+  f->stats.nodes++;
+  atomic_fetch_add_explicit(&dev->recorded, 1, memory_order_relaxed);
+  uint32_t again = 0, begin = ttc__loop_add(dev, n, token, &again);
+  if (again != 0) {
+    if (begin != 0) {
+      ttc__fuse_cut_first(dev, begin, TTC_CUT_LOOP);
+    }
+    while (atomic_load_explicit(&dev->open, memory_order_relaxed) >= again) {
+      ttc__fuse_cut_first(dev, again, TTC_CUT_LOOP);
+    }
+    count_again(dev);
+  } else if (n + 1 == MAX_NODES) {
+    ttc__fuse_cut_locked(dev, TTC_CUT_NODES);
+  } else if (too_heavy(dev, ttc__trace_record(dev, n), n + 1)) {
+    ttc__fuse_cut_locked(dev, TTC_CUT_MEMORY);
+  }
+}
+
+/* ------------------------------------------------------------------------------------------------------- for users */
+
+const char *ttc_cut_name(unsigned cut) {
+#define WORD(name, word) word,
+  static const char *const words[] = {TTC_CUTS(WORD)};
+#undef WORD
+  return cut < TTC_NCUT ? words[cut] : NULL;
+}
+
+void ttc_device_get_fuse_stats(ttc_device *dev, ttc_fuse_stats *out) {
+  memset(out, 0, sizeof *out);
+  if (!ttc__forked()) {
+    ttc__lock_take(&dev->dispatch);
+    if (dev->fuse != NULL) {
+      *out = dev->fuse->stats;
+    }
+    ttc__lock_drop(&dev->dispatch);
+    out->compiling = ttc__pool_nlater(dev);
+  }
+}
+
+ttc_status ttc_device_wait_fused(ttc_device *dev, ttc_error *err) {
+  err->op[0] = '\0';
+  for (;;) {
+    TTC_TRY(ttc__usable(dev, err));
+    if (ttc__pool_nlater(dev) == 0) {
+      return TTC_OK;
+    }
+    if (ttc__interrupted()) {
+      return TTC_FAIL(err, TTC_CANCELLED, "interrupted while programs were being compiled");
+    }
+    ttc__pool_wait_later(dev, 100000000);
+  }
+}

@@ -1,0 +1,75 @@
+/* The open trace: calls that were made and not yet queued (ttc_call.defer). Shared by the fuse files of src/run and their callers.
+ *
+ * A call in this mode becomes the record it would be in any mode, in its place in the queue's ring, but the ring's head stays where
+ * it is: nobody launches it. At a cut the records are either given to the queue as they are, or replaced by one record that runs
+ * them all as one program, where that was compiled before. All of it is guarded by the dispatch lock. */
+#ifndef TTC_RUN_FUSE_H
+#define TTC_RUN_FUSE_H
+
+#include "graph/compose.h"
+#include "run/run.h"
+#include "ttc_fuse.h"
+
+#define MAX_NODES 2048u /* records of one trace; queue and trace share the ring */
+#define MAX_LOOPS 16u
+
+/* A stretch of calls that came again right after itself. */
+typedef struct ttc__loop {
+  uint32_t n;    /* records */
+  uint64_t hash; /* of its tokens */
+  uint64_t head; /* its first token */
+} ttc__loop;
+
+typedef struct ttc__last_place {
+  uint64_t token;
+  uint64_t at; /* count of the record */
+} ttc__last_place;
+#define LAST_PLACES 4096u /* a power of two */
+
+typedef struct ttc__trace_entry ttc__trace_entry;
+
+struct ttc__fuse {
+  uint64_t first; /* count of the trace's first record */
+  /* loop.c: */
+  uint64_t tokens[MAX_NODES];
+  uint64_t prefix; /* hash of the tokens so far */
+  uint32_t period, run; /* the last `run` records are as those `period` before */
+  bool ended;           /* the trace so far is a known loop's body */
+  ttc__last_place *last;
+  ttc__loop loops[MAX_LOOPS];
+  uint32_t nloop, next_loop;
+  /* fuse.c: */
+  int64_t held_nbyte, look_at_nbyte;
+  ttc__map *entries;
+  uint32_t *words; /* the key of the trace that is cut */
+  size_t nword, word_cap;
+  ttc_store **stores; /* distinct ones, by slot */
+  uint32_t *held;     /* references that the trace's records have to each */
+  uint8_t *flags;     /* SLOT_* */
+  uint32_t *slots;    /* of all records' stores, in order */
+  uint32_t nslot, nref;
+  size_t slot_cap, ref_cap;
+  ttc_fuse_stats stats;
+};
+
+/* Under the dispatch lock: the record in the slot is part of the trace from here on. It may be cut, before or after it. */
+void ttc__fuse_append(ttc_device *dev);
+/* Dispatch lock held. Give all that is kept back to the queue. */
+void ttc__fuse_cut_locked(ttc_device *dev, ttc_cut reason);
+/* The first n records of the trace; the others are kept. Dispatch lock held. */
+void ttc__fuse_cut_first(ttc_device *dev, uint32_t n, ttc_cut reason);
+ttc_status ttc__fuse_init(ttc_device *dev, ttc_error *err); /* dispatch lock held */
+
+/* loop.c: the trace begins anew with nothing in it. */
+void ttc__loop_reset(ttc_device *dev);
+/* Record i of the trace was added. The number of records to cut off first, because what comes after them begins a loop; 0: none.
+ * *again: cut so many, as often as they are there. */
+uint32_t ttc__loop_add(ttc_device *dev, uint32_t i, uint64_t token, uint32_t *again);
+/* Does a record with this token begin a loop, where another has just ended? */
+bool ttc__loop_begins(const ttc_device *dev, uint64_t token);
+
+static inline record *ttc__trace_record(ttc_device *dev, uint32_t i) {
+  return &dev->queue[(atomic_load_explicit(&dev->head, memory_order_relaxed) + i) & (QUEUE_CAP - 1)];
+}
+
+#endif
