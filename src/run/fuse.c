@@ -10,22 +10,34 @@
 
 #include "base/log.h"
 
-#define MAX_ENTRIES 4096u
+#define MAX_PIECES 4096u
+#define MAX_VARIANTS 8u
 #define SEEN_BEFORE 2u          /* times a piece must have come before its program is made */
+#define SEEN_OFTEN 32u          /* the same where another program gives its results and more */
 #define MAX_FUSED_TEXT ((size_t)24 << 20)
 #define HELD_PART 10            /* of the device's memory, that records may hold for nobody else */
 
 enum { SLOT_OUTSIDE = 1, SLOT_ALIVE = 2 };
 
-struct ttc__trace_entry {
-  uint64_t seen;
-  bool hopeless;
-  ttc_plan *plan; /* its program, or NULL */
+/* A program of a piece: for given results that somebody may read afterwards. */
+typedef struct variant {
+  uint64_t seen; /* times that just these were wanted */
+  bool asked;    /* a program was asked for */
+  ttc_plan *plan;
   uint32_t *places;
-  uint8_t *sizes; /* of the numbers, bytes */
+  uint8_t *sizes;           /* of the numbers, bytes */
   uint32_t nplace, nnumber; /* nnumber: what the numbers take, in units of `number` */
   int64_t unwritten_nbyte;
-};
+  struct variant *next;
+  uint8_t flags[]; /* [nslot] SLOT_* */
+} variant;
+
+/* Pieces with the same plans, wired alike. */
+typedef struct piece {
+  bool hopeless;
+  uint32_t nvariant;
+  variant *variants;
+} piece;
 
 static const ttc_op_row fused_row = {.name = "fused program"};
 static uint32_t fused_op = UINT32_MAX;
@@ -38,12 +50,12 @@ ttc_status ttc__fuse_init(ttc_device *dev, ttc_error *err) {
   pthread_once(&once, make_op);
   ttc__fuse *f = calloc(1, sizeof *f);
   if (f != NULL) {
-    f->entries = ttc__map_new();
+    f->pieces = ttc__map_new();
     f->last = calloc(LAST_PLACES, sizeof *f->last);
   }
-  if (f == NULL || f->entries == NULL || f->last == NULL || fused_op == UINT32_MAX) {
+  if (f == NULL || f->pieces == NULL || f->last == NULL || fused_op == UINT32_MAX) {
     if (f != NULL) {
-      ttc__map_free(f->entries);
+      ttc__map_free(f->pieces);
       free(f->last);
       free(f);
     }
@@ -101,7 +113,7 @@ static uint32_t slot_of(ttc__fuse *f, ttc_store *s, uint64_t mark, bool made_her
   return s->keyed.slot;
 }
 
-/* The key of the first n records: plans, what is wired to what, and who of the stores made here has another owner than records.
+/* The key of the first n records: plans, and what is wired to what. In the flags: who of the stores made here has another owner.
  * Returns how many are launches; 0: out of memory. */
 static uint32_t describe(ttc_device *dev, uint32_t n) {
   ttc__fuse *f = dev->fuse;
@@ -131,66 +143,102 @@ static uint32_t describe(ttc_device *dev, uint32_t n) {
       f->words[f->nword++] = slot;
     }
   }
-  if (!grow_words(f, f->nword + f->nslot)) {
-    return 0;
-  }
   for (uint32_t s = 0; s < f->nslot; s++) {
     bool inside = (f->flags[s] & SLOT_OUTSIDE) == 0;
     if (inside && (uint32_t)atomic_load_explicit(&f->stores[s]->refs, memory_order_acquire) > f->held[s]) {
       f->flags[s] |= SLOT_ALIVE;
     }
-    f->words[f->nword++] = f->flags[s];
   }
   return launches;
 }
 
 /* ------------------------------------------------------------------------------------------------------- programs */
 
-static void free_entry(ttc__trace_entry *e) {
-  ttc__plan_release(e->plan);
-  free(e->places);
-  free(e->sizes);
-  free(e);
+static void free_piece(piece *p) {
+  for (variant *v = p->variants, *next; v != NULL; v = next) {
+    next = v->next;
+    ttc__plan_release(v->plan);
+    free(v->places);
+    free(v->sizes);
+    free(v);
+  }
+  free(p);
 }
 
-/* Pieces that came once are forgotten when there are very many. */
-static void weed_entries(ttc__fuse *f) {
-  ttc__map *kept = ttc__map_count(f->entries) >= MAX_ENTRIES ? ttc__map_new() : NULL;
+static bool is_kept(const piece *p) {
+  for (const variant *v = p->variants; v != NULL; v = v->next) {
+    if (v->asked) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Pieces without a program are forgotten when there are very many. */
+static void weed(ttc__fuse *f) {
+  ttc__map *kept = ttc__map_count(f->pieces) >= MAX_PIECES ? ttc__map_new() : NULL;
   if (kept == NULL) {
     return;
   }
   size_t it = 0, n;
   const void *key;
   void *value;
-  while (ttc__map_next(f->entries, &it, &key, &n, &value)) {
-    ttc__trace_entry *e = value;
-    if (e->seen < SEEN_BEFORE || !ttc__map_put(kept, key, n, ttc__hash64(key, n), e)) {
-      free_entry(e);
+  while (ttc__map_next(f->pieces, &it, &key, &n, &value)) {
+    if (!is_kept(value) || !ttc__map_put(kept, key, n, ttc__hash64(key, n), value)) {
+      free_piece(value);
     }
   }
-  ttc__map_free(f->entries);
-  f->entries = kept;
+  ttc__map_free(f->pieces);
+  f->pieces = kept;
 }
 
-/* The piece's entry, made if it has none; NULL when out of memory. */
-static ttc__trace_entry *find_entry(ttc__fuse *f) {
+/* NULL when out of memory. */
+static piece *find_piece(ttc__fuse *f) {
   size_t n = f->nword * sizeof *f->words;
   uint64_t hash = ttc__hash64(f->words, n);
-  ttc__trace_entry *e = ttc__map_get(f->entries, f->words, n, hash);
-  if (e == NULL) {
-    weed_entries(f);
-    e = calloc(1, sizeof *e);
-    if (e != NULL && !ttc__map_put(f->entries, f->words, n, hash, e)) {
-      free(e);
-      e = NULL;
+  piece *p = ttc__map_get(f->pieces, f->words, n, hash);
+  if (p == NULL) {
+    weed(f);
+    p = calloc(1, sizeof *p);
+    if (p != NULL && !ttc__map_put(f->pieces, f->words, n, hash, p)) {
+      free(p);
+      p = NULL;
     }
-    f->stats.traces += e != NULL ? 1 : 0;
+    f->stats.traces += p != NULL ? 1 : 0;
   }
-  return e;
+  return p;
+}
+
+/* The variant for just the results that are wanted now; NULL when out of memory, or when there are too many. */
+static variant *find_variant(const ttc__fuse *f, piece *p) {
+  variant *v = p->variants;
+  while (v != NULL && memcmp(v->flags, f->flags, f->nslot) != 0) {
+    v = v->next;
+  }
+  if (v == NULL && p->nvariant < MAX_VARIANTS) {
+    v = calloc(1, sizeof *v + f->nslot);
+    if (v != NULL) {
+      memcpy(v->flags, f->flags, f->nslot);
+      v->next = p->variants;
+      p->variants = v;
+      p->nvariant++;
+    }
+  }
+  return v;
+}
+
+/* Does it give all the results that are wanted now? */
+static bool covers(const ttc__fuse *f, const variant *v) {
+  for (uint32_t s = 0; s < f->nslot; s++) {
+    if ((f->flags[s] & ~v->flags[s]) != 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 /* Sizes of the numbers that the records have, in the order of `places`. */
-static bool list_sizes(ttc_device *dev, uint32_t n, ttc__trace_entry *e) {
+static bool list_sizes(ttc_device *dev, uint32_t n, variant *e) {
   e->sizes = malloc(e->nplace + 1);
   uint32_t k = 0, end = 0;
   for (uint32_t i = 0; e->sizes != NULL && i < n; i++) {
@@ -208,7 +256,7 @@ static bool list_sizes(ttc_device *dev, uint32_t n, ttc__trace_entry *e) {
   return e->sizes != NULL && k == e->nplace;
 }
 
-static ttc_status compose(ttc_device *dev, uint32_t n, ttc__trace_entry *e, ttc_plan *plan, ttc_error *err) {
+static ttc_status compose(ttc_device *dev, uint32_t n, variant *e, ttc_plan *plan, ttc_error *err) {
   ttc__fuse *f = dev->fuse;
   ttc__part *parts = calloc(n + 1, sizeof *parts);
   ttc__fused_slot *slots = calloc(f->nslot + 1, sizeof *slots);
@@ -250,44 +298,68 @@ static ttc_status compose(ttc_device *dev, uint32_t n, ttc__trace_entry *e, ttc_
   return st;
 }
 
-/* Have the piece's program made. */
-static void ask_for(ttc_device *dev, uint32_t n, ttc__trace_entry *e) {
+/* Have the variant's program made. False: it cannot be. */
+static bool ask_for(ttc_device *dev, uint32_t n, variant *v) {
   ttc_error err = {0};
-  dev->options = ttc__trace_record(dev, 0)->plan != NULL ? ttc__trace_record(dev, 0)->plan->options : dev->options;
+  for (uint32_t i = 0; i < n; i++) {
+    const ttc_plan *first = ttc__trace_record(dev, i)->plan;
+    if (first != NULL) {
+      dev->options = first->options;
+      break;
+    }
+  }
   ttc_plan *plan = ttc__plan_new(dev, fused_op);
   if (plan == NULL) {
-    return;
+    return true;
   }
-  ttc_status st = compose(dev, n, e, plan, &err);
+  ttc_status st = compose(dev, n, v, plan, &err);
   if (st != TTC_OK) {
-    e->hopeless = true;
     ttc__log(TTC__LOG_DEBUG, "%u calls are not fused: %s", n, err.message);
     ttc__plan_release(plan);
-    return;
+    return false;
   }
-  e->plan = plan;
+  v->asked = true;
+  v->plan = plan;
   dev->fuse->stats.programs++;
   ttc__pool_submit_later(dev, plan);
+  return true;
 }
 
-/* Its program, if it is ready. */
-static ttc_plan *program_of(ttc_device *dev, uint32_t n, ttc__trace_entry *e) {
-  if (e->plan == NULL && !e->hopeless && e->seen >= SEEN_BEFORE) {
-    ask_for(dev, n, e);
+/* Is it there to be used? Forgets it if it could not be compiled. */
+static bool is_ready(ttc_device *dev, uint32_t n, variant *v) {
+  if (v->plan == NULL) {
+    return false;
   }
-  if (e->plan == NULL) {
-    return NULL;
-  }
-  int state = atomic_load_explicit(&e->plan->state, memory_order_acquire);
+  int state = atomic_load_explicit(&v->plan->state, memory_order_acquire);
   if (state == PLAN_FAILED) {
     ttc__log(TTC__LOG_WARN, "%u calls could not be compiled as one program and go on as single ones: %s", n,
-             ttc__poison_error(e->plan->error)->message);
-    ttc__plan_release(e->plan);
-    e->plan = NULL;
-    e->hopeless = true;
+             ttc__poison_error(v->plan->error)->message);
+    ttc__plan_release(v->plan);
+    v->plan = NULL;
     dev->fuse->stats.failed++;
   }
-  return state == PLAN_READY ? e->plan : NULL;
+  return state == PLAN_READY;
+}
+
+/* The program to run the piece with, or NULL: the one that gives just the wanted results, or one that gives them and more. */
+static variant *program_of(ttc_device *dev, uint32_t n, piece *p) {
+  ttc__fuse *f = dev->fuse;
+  variant *exact = find_variant(f, p), *best = NULL;
+  bool coming = false;
+  for (variant *v = p->variants; v != NULL; v = v->next) {
+    if (v->asked && covers(f, v)) {
+      bool ready = is_ready(dev, n, v);
+      coming |= v->plan != NULL;
+      best = ready && (best == NULL || v == exact || v->unwritten_nbyte > best->unwritten_nbyte) ? v : best;
+    }
+  }
+  if (exact != NULL && !exact->asked && !p->hopeless) {
+    exact->seen++;
+    if (exact->seen >= (coming ? SEEN_OFTEN : SEEN_BEFORE)) {
+      p->hopeless = !ask_for(dev, n, exact);
+    }
+  }
+  return best;
 }
 
 /* --------------------------------------------------------------------------------------------------------- cutting */
@@ -308,7 +380,7 @@ static void publish(ttc_device *dev, uint32_t n) {
 }
 
 /* One record that runs the n first; false when out of memory. */
-static bool fuse_records(ttc_device *dev, uint32_t n, const ttc__trace_entry *e, record *out) {
+static bool fuse_records(ttc_device *dev, uint32_t n, const variant *e, record *out) {
   ttc__fuse *f = dev->fuse;
   uint32_t k = 0, nstore = 0;
   ttc_store **stores = malloc((f->nslot + 1) * sizeof *stores);
@@ -320,10 +392,13 @@ static bool fuse_records(ttc_device *dev, uint32_t n, const ttc__trace_entry *e,
   }
   for (int fresh = 0; fresh < 2; fresh++) {
     for (uint32_t s = 0; s < f->nslot; s++) {
-      bool outside = (f->flags[s] & SLOT_OUTSIDE) != 0;
-      if (fresh == 0 ? outside : !outside && (f->flags[s] & SLOT_ALIVE) != 0) {
-        ttc_store_retain(f->stores[s]);
-        stores[nstore++] = f->stores[s];
+      bool outside = (f->flags[s] & SLOT_OUTSIDE) != 0, given = (e->flags[s] & SLOT_ALIVE) != 0;
+      if (fresh == 0 ? outside : !outside && given) {
+        bool wanted = outside || (f->flags[s] & SLOT_ALIVE) != 0;
+        stores[nstore++] = wanted ? f->stores[s] : NULL;
+        if (wanted) {
+          ttc_store_retain(f->stores[s]);
+        }
       }
     }
   }
@@ -370,15 +445,13 @@ void ttc__fuse_cut_first(ttc_device *dev, uint32_t n, ttc_cut reason) {
   record fused;
   f->stats.runs++;
   f->stats.cuts[reason]++;
-  ttc__trace_entry *e = launches > 1 ? find_entry(f) : NULL;
-  if (e != NULL) {
-    e->seen++;
-    if (program_of(dev, n, e) != NULL && fuse_records(dev, n, e, &fused)) {
-      f->stats.hits++;
-      f->stats.fused += launches;
-      f->stats.unwritten_nbyte += (uint64_t)e->unwritten_nbyte;
-      queued = replace(dev, n, &fused);
-    }
+  piece *p = launches > 1 ? find_piece(f) : NULL;
+  const variant *v = p != NULL ? program_of(dev, n, p) : NULL;
+  if (v != NULL && fuse_records(dev, n, v, &fused)) {
+    f->stats.hits++;
+    f->stats.fused += launches;
+    f->stats.unwritten_nbyte += (uint64_t)v->unwritten_nbyte;
+    queued = replace(dev, n, &fused);
   }
   f->first += n;
   publish(dev, queued);

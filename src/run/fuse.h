@@ -26,8 +26,6 @@ typedef struct ttc__last_place {
 } ttc__last_place;
 #define LAST_PLACES 4096u /* a power of two */
 
-typedef struct ttc__trace_entry ttc__trace_entry;
-
 struct ttc__fuse {
   uint64_t first; /* count of the trace's first record */
   /* loop.c: */
@@ -40,7 +38,7 @@ struct ttc__fuse {
   uint32_t nloop, next_loop;
   /* fuse.c: */
   int64_t held_nbyte, look_at_nbyte;
-  ttc__map *entries;
+  ttc__map *pieces; /* by their keys */
   uint32_t *words; /* the key of the trace that is cut */
   size_t nword, word_cap;
   ttc_store **stores; /* distinct ones, by slot */
