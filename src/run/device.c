@@ -155,25 +155,6 @@ static void init_locks(ttc_device *dev) {
   dev->last_job = &dev->jobs;
 }
 
-/* Open lock held. */
-static ttc_status open_client(ttc_error *err) {
-  if (shared_client != NULL) {
-    return TTC_OK;
-  }
-  int n = 0;
-  TTC_TRY(discover(err));
-  TTC_TRY(wanted_devices(&n, err));
-  TTC_TRY(pjrt_plugin_load(choice.path, &shared_plugin, err));
-  if (!ttc__threads_to_be_had(THREADS_OF_A_CLIENT)) {
-    return TTC_FAIL(err, TTC_UNAVAILABLE,
-                    "%d threads could not be started, which the device needs: too many threads (ulimit -u) or too little memory",
-                    THREADS_OF_A_CLIENT);
-  }
-  TTC_TRY(pjrt_client_new(shared_plugin, n, &shared_client, err));
-  pthread_atfork(NULL, NULL, in_child);
-  return TTC_OK;
-}
-
 /* XLA:CPU takes each result from malloc. By default glibc maps and unmaps blocks above 128 KiB, so that every megabyte-sized result
  * pays its page faults anew, several times what the op costs. Keeping freed memory is what device allocators do anyway.
  * TORCH_TPU_TUNE_MALLOC=0 leaves malloc as it is. */
@@ -186,9 +167,32 @@ static void tune_malloc(void) {
     }
     mallopt(M_TRIM_THRESHOLD, 2000 << 20);
     mallopt(M_TOP_PAD, 16 << 20);
+    mallopt(M_ARENA_MAX, 1); /* other arenas give blocks above 64 MiB straight to the kernel; a program's scratch memory is one */
     mallopt(M_MXFAST, 0); /* fast bins are merged whenever a block at the end of the heap is freed, that is, by every op */
   }
 #endif
+}
+
+/* Open lock held. */
+static ttc_status open_client(ttc_error *err) {
+  if (shared_client != NULL) {
+    return TTC_OK;
+  }
+  int n = 0;
+  TTC_TRY(discover(err));
+  TTC_TRY(wanted_devices(&n, err));
+  if (simulating()) {
+    tune_malloc(); /* before the plugin starts threads */
+  }
+  TTC_TRY(pjrt_plugin_load(choice.path, &shared_plugin, err));
+  if (!ttc__threads_to_be_had(THREADS_OF_A_CLIENT)) {
+    return TTC_FAIL(err, TTC_UNAVAILABLE,
+                    "%d threads could not be started, which the device needs: too many threads (ulimit -u) or too little memory",
+                    THREADS_OF_A_CLIENT);
+  }
+  TTC_TRY(pjrt_client_new(shared_plugin, n, &shared_client, err));
+  pthread_atfork(NULL, NULL, in_child);
+  return TTC_OK;
 }
 
 /* A device that could not be made. */
@@ -230,9 +234,6 @@ static ttc_status make_device(int index, ttc_device **out, ttc_error *err) {
   if (st != TTC_OK) {
     free_parts(dev);
     return st;
-  }
-  if (dev->info.simulated) {
-    tune_malloc();
   }
   if (dev->info.memory_limit_nbyte == 0 || (dev->info.simulated && dev->info.memory_limit_nbyte > ttc__machine_nbyte())) {
     dev->info.memory_limit_nbyte = ttc__machine_nbyte();

@@ -101,6 +101,19 @@ static bool grow_refs(ttc__fuse *f, size_t n) {
   return true;
 }
 
+/* Does the record make the contents of its store k, or of a store without contents all of them? Then nothing from before the trace
+ * is in it. */
+static bool makes(const ttc__fuse *f, const record *r, uint32_t k) {
+  if (k >= r->nstore - r->plan->nout) {
+    return true;
+  }
+  bool reads = false;
+  for (uint32_t i = 0; i < r->plan->low.nparam && !reads; i++) {
+    reads = r->plan->low.params[i].kind == TTC__PARAM_STORE && r->plan->low.params[i].i == k;
+  }
+  return !reads && r->stores[k]->born >= f->first;
+}
+
 static uint32_t slot_of(ttc__fuse *f, ttc_store *s, uint64_t mark, bool made_here) {
   if (s->keyed.mark != mark) {
     s->keyed.mark = mark;
@@ -123,7 +136,6 @@ static uint32_t describe(ttc_device *dev, uint32_t n) {
   f->nword = 0;
   for (uint32_t i = 0; i < n; i++) {
     record *r = ttc__trace_record(dev, i);
-    uint32_t fresh = r->plan != NULL ? r->plan->nout : 0;
     if (!grow_words(f, f->nword + r->nstore + 3) || !grow_refs(f, f->nref + r->nstore)) {
       return 0;
     }
@@ -138,7 +150,8 @@ static uint32_t describe(ttc_device *dev, uint32_t n) {
     f->words[f->nword++] = (uint32_t)(r->plan->serial >> 32);
     for (uint32_t k = 0; k < r->nstore; k++) {
       ttc_store *s = r->stores[k];
-      uint32_t slot = s != NULL ? slot_of(f, s, mark, k >= r->nstore - fresh) : UINT32_MAX;
+      bool met = s != NULL && s->keyed.mark == mark;
+      uint32_t slot = s != NULL ? slot_of(f, s, mark, !met && makes(f, r, k)) : UINT32_MAX;
       f->slots[f->nref++] = slot;
       f->words[f->nword++] = slot;
     }
