@@ -402,6 +402,7 @@ PyObject* py_graph_node(PyObject*, PyObject* args) {
                    .ninto = 0,
                    .into = nullptr,
                    .prompt = 0,
+                   .defer = 0,
                    .settings = 0};
   ttc_error err;
   if (ttc_graph_node(g->graph, &call, static_cast<uint32_t>(specs.size()), specs.data(), ids.data(), &err) != TTC_OK) {
@@ -513,6 +514,7 @@ PyObject* py_graph_export(PyObject*, PyObject* args) {
                    .ninto = 0,
                    .into = nullptr,
                    .prompt = 0,
+                   .defer = 0,
                    .settings = 0};
   ttc_error err;
   char* text = nullptr;

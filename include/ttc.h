@@ -389,8 +389,7 @@ TTC_API uint32_t ttc_compile_options_use(uint32_t set);
 TTC_API const char *ttc_last_module(void);
 
 /* StableHLO text of a call without a device (golden tests, ahead-of-time compiling). Tensors' stores may be NULL (value -2): dense
- * inputs.
- * `*text` is freed with ttc_text_free. any thread */
+ * inputs. `*text` is freed with ttc_text_free. any thread */
 TTC_API TTC_MUST_USE ttc_status ttc_call_lower(const ttc_call *call, uint32_t nout, const ttc_spec *specs, int for_tpu, char **text,
                                                ttc_error *err);
 TTC_API void ttc_text_free(char *text);

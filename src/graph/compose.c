@@ -31,8 +31,8 @@ typedef struct pack {
 enum { MAX_PACKS = 32 };
 
 typedef struct slot {
-  int32_t version;   /* of `versions`; -1: not met yet */
-  int32_t param;     /* of @main; -1: none */
+  int32_t version; /* of `versions`; -1: not met yet */
+  int32_t param;   /* of @main; -1: none */
   span type;
 } slot;
 
@@ -45,7 +45,7 @@ typedef struct version {
 
 typedef struct composer {
   const ttc__composition *in;
-  function *functions; /* [nfunction] */
+  function *functions;              /* [nfunction] */
   uint32_t nfunction, *function_of; /* [npart] */
   ttc__map *known;
   slot *slots;
@@ -144,7 +144,7 @@ static bool find_functions(composer *c) {
         return false;
       }
       known = ++c->nfunction;
-      if (!ttc__map_put(c->known, &low, sizeof low, hash, (void *)known)) { // NOLINT: a number, kept as a pointer
+      if (!ttc__map_put(c->known, &low, sizeof low, hash, (void *)known)) {  // NOLINT: a number, kept as a pointer
         return false;
       }
     }
@@ -284,7 +284,8 @@ static void put_value(composer *c, uint32_t v) {
 static void put_number(composer *c, uint32_t number, span type) {
   const pack *p = &c->packs[c->pack_of[number]];
   uint32_t at = c->at[number];
-  ttc__str_addf(&c->body, "    %%s%u = \"stablehlo.slice\"(%%pack%u) <{start_indices = array<i64: %u>, limit_indices = array<i64: %u>, ",
+  ttc__str_addf(&c->body,
+                "    %%s%u = \"stablehlo.slice\"(%%pack%u) <{start_indices = array<i64: %u>, limit_indices = array<i64: %u>, ",
                 number, c->pack_of[number], at, at + 1);
   ttc__str_addf(&c->body, "strides = array<i64: 1>}> : (tensor<%ux%.*s>) -> tensor<1x%.*s>\n", p->count, (int)p->type.n, p->type.at,
                 (int)p->type.n, p->type.at);

@@ -24,9 +24,9 @@ typedef struct ttc__composition {
   bool for_tpu;
 } ttc__composition;
 
-/* `out` as of a call whose slots are the outside slots in order, and whose fresh results are the alive ones of the others, in order.
- * Numbers come packed: parameters TTC__PARAM_PACK, i: bytes before it in the call's numbers, k: how many. *places: for each number
- * of the parts, in order, where its bytes go (malloc'ed). TTC_UNIMPLEMENTED: the parts do not fit together. */
+/* `out` as of a call whose slots are the outside slots in order, and whose fresh results are the alive ones of the others, in
+ * order. Numbers come packed: parameters TTC__PARAM_PACK, i: bytes before it in the call's numbers, k: how many. *places: for each
+ * number of the parts, in order, where its bytes go (malloc'ed). TTC_UNIMPLEMENTED: the parts do not fit together. */
 ttc_status ttc__compose(const ttc__composition *in, ttc__lowered *out, uint32_t **places, uint32_t *nplace, ttc_error *err);
 
 #endif

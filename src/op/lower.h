@@ -14,7 +14,13 @@ typedef struct ttc__base {
 } ttc__base;
 
 /* What one program parameter is. */
-typedef enum ttc__param_kind { TTC__PARAM_STORE, TTC__PARAM_NUMBER, TTC__PARAM_RNG, TTC__PARAM_FAULT, TTC__PARAM_PACK } ttc__param_kind;
+typedef enum ttc__param_kind {
+  TTC__PARAM_STORE,
+  TTC__PARAM_NUMBER,
+  TTC__PARAM_RNG,
+  TTC__PARAM_FAULT,
+  TTC__PARAM_PACK
+} ttc__param_kind;
 typedef struct ttc__param {
   uint8_t kind;  /* ttc__param_kind */
   uint8_t dtype; /* NUMBER, PACK: what it is encoded as */

@@ -168,7 +168,7 @@ static void tune_malloc(void) {
     mallopt(M_TRIM_THRESHOLD, 2000 << 20);
     mallopt(M_TOP_PAD, 16 << 20);
     mallopt(M_ARENA_MAX, 1); /* other arenas give blocks above 64 MiB straight to the kernel; a program's scratch memory is one */
-    mallopt(M_MXFAST, 0); /* fast bins are merged whenever a block at the end of the heap is freed, that is, by every op */
+    mallopt(M_MXFAST, 0);    /* fast bins are merged whenever a block at the end of the heap is freed, that is, by every op */
   }
 #endif
 }
@@ -347,7 +347,7 @@ static void join(pthread_t thread, int64_t until_ns) {
 
 static bool busy(ttc_device *dev) {
   ttc__lock_take(&dev->pool_lock);
-  bool compiling = dev->nworker > dev->nworker_idle;
+  bool compiling = dev->nworker > dev->nworker_idle || dev->later_busy;
   ttc__lock_drop(&dev->pool_lock);
   return compiling || (dev->launcher_started && atomic_load(&dev->head) != atomic_load(&dev->tail));
 }
@@ -355,6 +355,7 @@ static bool busy(ttc_device *dev) {
 /* Let our threads finish what they have, until until_ns. A thread in a plugin call that might never return is left behind. */
 static void wind_down(ttc_device *dev, int64_t until_ns) {
   ttc__fuse_cut(dev, TTC_CUT_SYNC);
+  ttc__pool_forget_later(dev);
   while (busy(dev) && ttc__now_ns() < until_ns) {
     struct timespec nap = {0, 1000000};
     nanosleep(&nap, NULL);
@@ -367,6 +368,9 @@ static void wind_down(ttc_device *dev, int64_t until_ns) {
   ttc__pool_stop(dev);
   if (dev->launcher_started) {
     join(dev->launcher, until_ns);
+  }
+  if (dev->later_started) {
+    join(dev->later_thread, until_ns);
   }
   for (int i = 0; i < dev->nworker; i++) {
     join(dev->workers[i], until_ns);

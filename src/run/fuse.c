@@ -12,10 +12,10 @@
 
 #define MAX_PIECES 4096u
 #define MAX_VARIANTS 8u
-#define SEEN_BEFORE 2u          /* times a piece must have come before its program is made */
-#define SEEN_OFTEN 32u          /* the same where another program gives its results and more */
+#define SEEN_BEFORE 2u /* times a piece must have come before its program is made */
+#define SEEN_OFTEN 32u /* the same where another program gives its results and more */
 #define MAX_FUSED_TEXT ((size_t)24 << 20)
-#define HELD_PART 10            /* of the device's memory, that records may hold for nobody else */
+#define HELD_PART 10 /* of the device's memory, that records may hold for nobody else */
 
 enum { SLOT_OUTSIDE = 1, SLOT_ALIVE = 2 };
 

@@ -30,7 +30,7 @@ struct ttc__fuse {
   uint64_t first; /* count of the trace's first record */
   /* loop.c: */
   uint64_t tokens[MAX_NODES];
-  uint64_t prefix; /* hash of the tokens so far */
+  uint64_t prefix;      /* hash of the tokens so far */
   uint32_t period, run; /* the last `run` records are as those `period` before */
   bool ended;           /* the trace so far is a known loop's body */
   ttc__last_place *last;
@@ -39,7 +39,7 @@ struct ttc__fuse {
   /* fuse.c: */
   int64_t held_nbyte, look_at_nbyte;
   ttc__map *pieces; /* by their keys */
-  uint32_t *words; /* the key of the trace that is cut */
+  uint32_t *words;  /* the key of the trace that is cut */
   size_t nword, word_cap;
   ttc_store **stores; /* distinct ones, by slot */
   uint32_t *held;     /* references that the trace's records have to each */

@@ -3,8 +3,8 @@
  * trace is cut where such a stretch ends and one begins. */
 #include "run/fuse.h"
 
-#define SHORT 8u         /* records: a repetition shorter than this is a chain (x = x + 1) rather than a step */
-#define FEWEST 16u       /* records of a piece of steps */
+#define SHORT 8u          /* records: a repetition shorter than this is a chain (x = x + 1) rather than a step */
+#define FEWEST 16u        /* records of a piece of steps */
 #define FEWEST_CHAIN 128u /* of a piece of a chain */
 
 static uint64_t mix(uint64_t h, uint64_t token) {

@@ -181,10 +181,12 @@ static void *later_main(void *arg) {
     if (dev->later == NULL) {
       dev->last_later = &dev->later;
     }
+    dev->later_busy = true;
     ttc__lock_drop(&dev->pool_lock);
     compile(plan);
     ttc__plan_release(plan);
     ttc__lock_take(&dev->pool_lock);
+    dev->later_busy = false;
     dev->nlater--;
     pthread_cond_broadcast(&dev->later_done);
   }
@@ -193,10 +195,8 @@ static void *later_main(void *arg) {
 }
 
 void ttc__pool_submit_later(ttc_device *dev, ttc_plan *plan) {
-  pthread_t thread;
   ttc__lock_take(&dev->pool_lock);
-  if (!dev->later_started && pthread_create(&thread, NULL, later_main, dev) == 0) {
-    pthread_detach(thread);
+  if (!dev->later_started && pthread_create(&dev->later_thread, NULL, later_main, dev) == 0) {
     dev->later_started = true;
     dev->last_later = &dev->later;
   }
@@ -215,6 +215,18 @@ void ttc__pool_submit_later(ttc_device *dev, ttc_plan *plan) {
     (void)TTC_FAIL(&err, TTC_UNAVAILABLE, "%s", no_threads);
     finish(plan, NULL, &err);
   }
+}
+
+void ttc__pool_forget_later(ttc_device *dev) {
+  ttc__lock_take(&dev->pool_lock);
+  while (dev->later != NULL) {
+    ttc_plan *plan = dev->later;
+    dev->later = plan->next_job;
+    dev->nlater--;
+    ttc__plan_release(plan);
+  }
+  dev->last_later = &dev->later;
+  ttc__lock_drop(&dev->pool_lock);
 }
 
 uint32_t ttc__pool_nlater(ttc_device *dev) {

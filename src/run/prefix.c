@@ -181,7 +181,8 @@ ttc_status ttc_store_prefix(const ttc_tensor *t, int64_t nelem, const ttc_scalar
   ttc_store *dst;
   TTC_TRY(ttc_store_new(dev, (size_t)nelem * ttc_dtype_nbyte(spec.dtype), &spec, &dst, err));
   ttc__prefix *p = describe(t, pad);
-  ttc_status st = p != NULL ? ttc__queue_reserve_after(dev, TTC_CUT_CALL, err) : TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  ttc_status st =
+      p != NULL ? ttc__queue_reserve_after(dev, TTC_CUT_CALL, err) : TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   if (st != TTC_OK) {
     free(p);
     ttc_store_release(dst);

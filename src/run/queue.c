@@ -12,6 +12,7 @@
 #define NAP_NS 40000
 #define LONGEST_NAP_NS 1500000
 #define RECORDS_END_NAP 16
+#define PATIENCE_NS 100000000 /* of launching without a look at what else there is */
 #define IDLE_NAP_NS 2000000
 #define IDLE_NAPS 3 /* without a call, until what is kept back is launched */
 
@@ -149,11 +150,20 @@ static void signal_room(ttc_device *dev) {
 ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
   uint32_t end = atomic_load(&dev->head);
   uint32_t tail = atomic_load_explicit(&dev->tail, memory_order_relaxed);
+  int64_t until_ns = 0;
   while ((int32_t)(end - tail) > 0) {
     record *r = &dev->queue[tail & (QUEUE_CAP - 1)];
     TTC_TRY(ttc__launch(dev, r, err));
+    bool slow = r->plan != NULL && r->plan->lags && !ttc__own_thread();
     ttc__record_done(r);
     atomic_store(&dev->tail, ++tail);
+    if (slow) { /* the plugin lets a launch wait when many are under way: leave time to look for Ctrl-C */
+      int64_t now_ns = ttc__now_ns();
+      until_ns = until_ns == 0 ? now_ns + PATIENCE_NS : until_ns;
+      if (now_ns > until_ns && (int32_t)(end - tail) > 0) {
+        return TTC_FAIL(err, TTC_CANCELLED, "more calls are queued");
+      }
+    }
     if (atomic_load(&dev->waiting_for_room) != 0 && end - tail == QUEUE_HIGH / 4) {
       signal_room(dev);
     }

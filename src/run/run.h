@@ -20,8 +20,8 @@ struct ttc_store {
   ttc__keyed keyed; /* first: key.c sees only this. Guarded by the dispatch lock */
   ttc_device *dev;
   atomic_int refs;
-  bool used;    /* dispatch order: some call reads or writes it, so its base shape is settled. Guarded by the dispatch lock */
-  size_t nbyte; /* likewise */
+  bool used;     /* dispatch order: some call reads or writes it, so its base shape is settled. Guarded by the dispatch lock */
+  size_t nbyte;  /* likewise */
   uint64_t born; /* records that were kept back until then (ttc_device.recorded) */
   /* All its integers were found to be in [0, verified), or [-verified, verified), by a call in this epoch; 0: nothing is known.
    * Dispatch order too. */
@@ -154,7 +154,8 @@ struct ttc_device {
   ttc_plan *jobs, **last_job;
   ttc_plan *later, **last_later; /* nobody waits for these: one thread of low priority makes them */
   uint32_t nlater;
-  bool later_started;
+  pthread_t later_thread;
+  bool later_started, later_busy;
   pthread_cond_t later_wake, later_done;
   pthread_t *workers;
   int nworker, nworker_max, nworker_idle, njob; /* njob: waiting to be taken */
@@ -267,10 +268,11 @@ void ttc__queue_publish(ttc_device *dev, bool quiet); /* dispatch lock held; qui
 void ttc__queue_prompt(ttc_device *dev, bool ready);
 /* Take the launch lock, giving up when interrupted. */
 ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err);
-/* Launch all that is queued now, without what is kept back. Launch lock held. TTC_CANCELLED: a program is still being compiled (see ttc__plan_wait). */
+/* Launch all that is queued now, without what is kept back. Launch lock held. TTC_CANCELLED: a program is still being compiled (see
+ * ttc__plan_wait). */
 ttc_status ttc__drain(ttc_device *dev, ttc_error *err);
-/* The same with what is kept back, taking the launch lock, which is held on TTC_OK only. Ctrl-C is looked for while no lock is held: its handlers may use
- * the device. blocks */
+/* The same with what is kept back, taking the launch lock, which is held on TTC_OK only. Ctrl-C is looked for while no lock is
+ * held: its handlers may use the device. blocks */
 ttc_status ttc__launch_all(ttc_device *dev, ttc_error *err);
 void *ttc__launcher_main(void *dev);
 
@@ -323,7 +325,8 @@ ttc_status ttc__report_fault(ttc_device *dev, bool late, ttc_error *err);
 void ttc__pool_submit(ttc_device *dev, ttc_plan *plan); /* takes a reference of its own */
 /* The same for a plan that nobody waits for. */
 void ttc__pool_submit_later(ttc_device *dev, ttc_plan *plan);
-uint32_t ttc__pool_nlater(ttc_device *dev); /* of those, not made yet */
+uint32_t ttc__pool_nlater(ttc_device *dev);                     /* of those, not made yet */
+void ttc__pool_forget_later(ttc_device *dev);                   /* those not begun are never made */
 void ttc__pool_wait_later(ttc_device *dev, int64_t timeout_ns); /* until that is 0 */
 void ttc__pool_stop(ttc_device *dev);
 /* Wait until the plan is compiled. Other threads than our own give up after a while, with TTC_CANCELLED, so that whoever holds the

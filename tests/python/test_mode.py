@@ -269,7 +269,7 @@ def test_training_step_is_the_same_in_debug():
     [
         ({"TORCH_TPU_LAUNCH_BLOCKING": "1"}, "print(torch.tpu.eager_mode)", "EagerMode.DEBUG"),
         ({"TORCH_TPU_LAUNCH_BLOCKING": "0"}, "print(torch.tpu.eager_mode)", "EagerMode.STRICT"),
-        ({"TORCH_TPU_DEFER_AND_FUSE": "1"}, "print(torch.tpu.eager_mode)", "EagerMode.STRICT"),
+        ({"TORCH_TPU_DEFER_AND_FUSE": "1"}, "print(torch.tpu.eager_mode)", "EagerMode.FUSE"),
         ({"TORCH_TPU_CHECK_VALUES": "minus"}, "", "expected nan, inf or nan,inf, got minus"),
         (
             {"TORCH_TPU_LAUNCH_BLOCKING": "1", "TORCH_TPU_CHECK_VALUES": "nan"},

@@ -196,6 +196,34 @@ def compile_stats(device: Any = None) -> dict[str, Any]:
     return stats
 
 
+def fuse_stats(device: Any = None) -> dict[str, Any]:
+    """What became of the calls that ``EagerMode.FUSE`` kept back. docs/MODES.md tells how to read it.
+
+    Returns:
+        ``nodes``: calls kept back; ``runs``: pieces that they were cut into; ``hits``: pieces run by one program, with ``fused``
+        calls in them; ``traces``: different pieces; ``programs``: fused programs asked for, of them ``compiling`` not ready yet
+        and ``failed`` given up (their calls go on running one by one); ``nodes_per_cut``; ``unwritten_nbyte``: bytes of results
+        that fused programs never wrote, since nobody could read them any more; ``cuts``: reason -> number, with the reasons
+        ``read`` (a value was read), ``sync``, ``event``, ``loop`` (what comes begins again), ``nodes`` (as long as a piece may
+        be), ``memory``, ``idle`` (nothing was called for some milliseconds), ``mode`` (a call of another mode), ``call`` (one
+        that cannot be kept back).
+
+    Example:
+        >>> torch.tpu.eager_mode = torch.tpu.EagerMode.FUSE
+        >>> train()
+        >>> torch.tpu.fuse_stats()["cuts"]
+        {'loop': 99, 'sync': 1}
+    """
+    s: dict[str, Any] = _C.fuse_stats(_index(device))
+    s["nodes_per_cut"] = s["nodes"] / s["runs"] if s["runs"] else 0.0
+    return s
+
+
+def flush(device: Any = None) -> None:
+    """Start all work given to ``device`` so far, without waiting for it. In ``EagerMode.FUSE``: cut here."""
+    _C.flush(_index(device))
+
+
 def fallbacks() -> dict[str, int]:
     """Ops that ran on the CPU because the device has no program for them: overload name -> number of calls."""
     return _C.fallbacks()
