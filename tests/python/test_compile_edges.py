@@ -1,5 +1,6 @@
 """torch.compile where inputs share memory, where threads compile at once, and with arguments that are none."""
 
+import copy
 import json
 import threading
 import zipfile
@@ -8,6 +9,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import nn
+from torch._dynamo.comptime import comptime
 
 DEV = "tpu"
 compiler = torch.tpu.compiler
@@ -91,3 +93,61 @@ def test_caches_that_are_none(tmp_path):
             archive.writestr("made_by.json", json.dumps(made_by))
         with pytest.raises(RuntimeError, match="is no saved compile cache"):
             compiler.load_cache(tmp_path / "cache")
+
+
+traces = []
+
+
+def _count(context):
+    traces.append(context)
+
+
+def test_a_forward_pass_before_backward_is_traced_once():
+    model = nn.Linear(4, 3).to(DEV)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    twin = copy.deepcopy(model).cpu()
+    twins = torch.optim.AdamW(twin.parameters(), lr=0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        comptime(_count)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    torch._dynamo.utils.counters.clear()
+    traces.clear()
+    g = torch.compile(step, backend=DEV)
+    for _ in range(3):
+        x = torch.randn(5, 4)
+        twins.zero_grad()
+        loss = twin(x).square().mean()
+        loss.backward()
+        twins.step()
+        torch.testing.assert_close(g(x.to(DEV)).cpu(), loss.detach())
+        torch.testing.assert_close(model.weight.cpu(), twin.weight)
+    assert len(traces) == 1
+    assert any("backward" in why for why in torch._dynamo.utils.counters["graph_break"])
+
+
+def test_breaks_that_are_known_are_still_refused_where_none_may_be():
+    w = torch.ones(3, device=DEV, requires_grad=True)
+
+    def whole(x):
+        (x * w).sum().backward()
+        return x + 1
+
+    def loop(x):
+        for _ in range(2):
+            y = (x * w).sum()
+            y.backward()
+        return y
+
+    x = torch.ones(3, device=DEV)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="backward"):
+        torch.compile(whole, backend=DEV, fullgraph=True)(x)
+    assert torch._dynamo.explain(whole)(x).graph_break_count == 1
+    w.grad = None
+    assert torch.compile(loop, backend=DEV)(x).item() == 3
+    assert w.grad.tolist() == [2, 2, 2]

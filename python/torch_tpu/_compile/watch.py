@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import pathlib
@@ -12,6 +13,7 @@ from typing import Any
 
 from torch import fx
 
+from torch_tpu._compile import breaks
 from torch_tpu._core import core
 from torch_tpu._decompose import GraphBuilder, Untraceable
 
@@ -120,11 +122,23 @@ def _go_on(args: Any) -> None:
         _paused = False
 
 
+@functools.cache
+def _ask_no_cuda_graphs() -> None:
+    """Dynamo asks CUDA graphs of an optimizer's tensors, on any device, and imports all of Inductor for it: over a second."""
+    from torch._dynamo.variables import optimizer
+
+    inner = getattr(optimizer, "_is_static_for_cudagraphs", None)
+    if inner is not None:
+        optimizer._is_static_for_cudagraphs = lambda x: inner(x) if x.is_cuda else True
+
+
 def follow() -> None:
     """Have Python's cycle collector rest while Dynamo compiles: it finds nothing, and takes a tenth of the time. Called for every
     function that is compiled, for ``torch._dynamo.reset`` forgets it."""
     from torch._dynamo.callback import callback_handler
 
+    _ask_no_cuda_graphs()
+    breaks.foresee()
     if _pause not in callback_handler.start_callbacks:
         callback_handler.register_start_callback(_pause)
         callback_handler.register_end_callback(_go_on)
