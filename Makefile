@@ -6,6 +6,7 @@
 # make aot     every row and whole training steps compiled for v5e, v6e and TPU7x, with no TPU (needs libtpu)
 # make build   the wheel, built and installed in .venv
 # make bench   the benchmarks, this backend beside native CPU
+# make count   instructions of a Strict dispatch against what is recorded (valgrind; seconds, whatever else the machine does)
 # make lint    formatting, types, layering
 # make clean   forget .venv and build folders
 #
@@ -101,6 +102,10 @@ format: $(VENV)/.stamp-test
 	$(VENV)/bin/ruff check --fix-only -q .
 	$(VENV)/bin/ruff format -q .
 	$(VENV)/bin/clang-format -i $(C_FILES)
+
+.PHONY: count
+count: $(VENV)/.stamp-build
+	$(PY) -W ignore -m bench.count --install
 
 $(VENV)/.stamp-venv: tools/venv.py requirements/build.txt requirements/runtime.txt requirements/torch.txt
 	$(PYTHON) tools/venv.py $(VENV)

@@ -7,6 +7,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include <array>
 #include <atomic>
 #include <string>
 
@@ -24,8 +25,20 @@ ttc_device* device(c10::DeviceIndex index);  // opens it on first use
 bool any_open();                             // whether this process has opened a device
 c10::DeviceIndex current_device();
 inline c10::DeviceIndex resolve(c10::Device d) { return d.has_index() ? d.index() : current_device(); }
-c10::StorageImpl* storage_of(const at::TensorBase& t);
-ttc_store* store_of(const at::TensorBase& t);
+inline c10::StorageImpl* storage_of(const at::TensorBase& t) {
+  return t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+void release_store(void* store);                       // the deleter of our storages
+ttc_store* unusual_store_of(const at::TensorBase& t);  // of one that is not plainly ours, or raises
+inline ttc_store* store_of(const at::TensorBase& t) {
+  if (C10_LIKELY(t.has_storage())) {
+    const c10::DataPtr& data = storage_of(t)->_mutable_data_ptr_no_checks();
+    if (C10_LIKELY(data.get_deleter() == &release_store && data.get_context() != nullptr)) {
+      return static_cast<ttc_store*>(data.get_context());
+    }
+  }
+  return unusual_store_of(t);
+}
 // A DataPtr that owns one reference to the store.
 c10::DataPtr data_ptr(ttc_store* store, c10::DeviceIndex index);
 void resize_storage(const c10::Storage& storage, size_t nbyte);
@@ -35,10 +48,37 @@ void synchronize(c10::DeviceIndex index);
 void reclaim();  // of all open devices: wait, then give back what is only kept for speed
 
 // ---- convert.cpp
-ttc_dtype to_ttc(at::ScalarType t);  // raises for types without an equivalent
-bool has_ttc(at::ScalarType t);
-at::ScalarType to_aten(ttc_dtype d);
-ttc_tensor describe(const at::TensorBase& t);  // sizes and strides are borrowed from t
+struct Dtypes {
+  Dtypes();
+  std::array<uint8_t, static_cast<size_t>(at::ScalarType::NumOptions)> to{};  // ttc_dtype
+  std::array<at::ScalarType, TTC_NDTYPE> from{};
+};
+extern const Dtypes dtypes;
+inline bool has_ttc(at::ScalarType t) {
+  return static_cast<size_t>(t) < dtypes.to.size() && dtypes.to[static_cast<size_t>(t)] != 0;
+}
+[[noreturn]] void no_such_dtype(at::ScalarType t);
+[[noreturn]] void too_many_dimensions(size_t ndim);
+inline ttc_dtype to_ttc(at::ScalarType t) {  // raises for types without an equivalent
+  if (C10_UNLIKELY(!has_ttc(t))) {
+    no_such_dtype(t);
+  }
+  return static_cast<ttc_dtype>(dtypes.to[static_cast<size_t>(t)]);
+}
+inline at::ScalarType to_aten(ttc_dtype d) { return dtypes.from[d]; }
+inline ttc_tensor describe(const at::TensorBase& t) {  // sizes and strides are borrowed from t
+  at::IntArrayRef sizes = t.sizes();
+  if (C10_UNLIKELY(sizes.size() > TTC_MAX_NDIM)) {
+    too_many_dimensions(sizes.size());
+  }
+  return {.store = store_of(t),
+          .sizes = sizes.data(),
+          .strides = t.strides().data(),
+          .offset = t.storage_offset(),
+          .value = -1,
+          .dtype = static_cast<uint8_t>(to_ttc(t.scalar_type())),
+          .ndim = static_cast<uint8_t>(sizes.size())};
+}
 // Sizes and strides without contents.
 ttc_spec make_spec(ttc_dtype dtype, at::IntArrayRef sizes, at::IntArrayRef strides);
 inline ttc_arg argument(const ttc_tensor* t) { return {.kind = TTC_ARG_TENSOR, .n = 1, .tensor = t}; }

@@ -151,9 +151,29 @@ void check_stored(const c10::IValue& number, at::ScalarType type) {
                  at::kBFloat16, AT_EXPAND(AT_FLOAT8_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
 }
 
+namespace {
+// x * 2.0 comes with the 2.0 in a 0-d CPU tensor: read as item() would, which is another dispatch.
+at::Scalar item(const at::Tensor& t) {
+  if (C10_LIKELY(t.has_storage() && t.layout() == at::kStrided && !t.is_neg())) {
+    if (const void* p = t.storage().data() == nullptr ? nullptr : t.const_data_ptr()) {
+      switch (t.scalar_type()) {
+        case at::kDouble:
+          return *static_cast<const double*>(p);
+        case at::kFloat:
+          return *static_cast<const float*>(p);
+        case at::kLong:
+          return *static_cast<const int64_t*>(p);
+        default:
+          break;
+      }
+    }
+  }
+  return t.item();
+}
+}  // namespace
+
 ttc_scalar number_of_tensor(const at::Tensor& t) {
-  at::Scalar s = t.item();
-  ttc_scalar n = number(c10::IValue(s));
+  ttc_scalar n = number(item(t));
   n.dtype = static_cast<uint8_t>(to_ttc(t.scalar_type()));
   n.wrapped = t.unsafeGetTensorImpl()->is_wrapped_number() ? 1 : 0;
   if (n.wrapped != 0) {

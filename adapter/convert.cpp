@@ -32,50 +32,33 @@ constexpr Pair kPairs[] = {{at::kBool, TTC_BOOL},
                            {at::kFloat4_e2m1fn_x2, TTC_F4E2M1FNX2},
                            {at::kComplexFloat, TTC_C64},
                            {at::kComplexDouble, TTC_C128}};
-
-struct Tables {
-  std::array<uint8_t, static_cast<size_t>(at::ScalarType::NumOptions)> to{};
-  std::array<at::ScalarType, TTC_NDTYPE> from{};
-  Tables() {
-    from.fill(at::ScalarType::Undefined);
-    for (const auto& p : kPairs) {
-      to[static_cast<size_t>(p.aten)] = p.ttc;
-      from[p.ttc] = p.aten;
-    }
-  }
-};
-const Tables tables;
 }  // namespace
 
-bool has_ttc(at::ScalarType t) { return static_cast<size_t>(t) < tables.to.size() && tables.to[static_cast<size_t>(t)] != 0; }
+Dtypes::Dtypes() {
+  from.fill(at::ScalarType::Undefined);
+  for (const auto& p : kPairs) {
+    to[static_cast<size_t>(p.aten)] = p.ttc;
+    from[p.ttc] = p.aten;
+  }
+}
+const Dtypes dtypes;
 
-ttc_dtype to_ttc(at::ScalarType t) {
-  TORCH_CHECK(has_ttc(t), "the tpu device has no tensors of dtype ", t,
-              ". Convert to a supported dtype first, e.g. float32 or int32");
-  return static_cast<ttc_dtype>(tables.to[static_cast<size_t>(t)]);
+void no_such_dtype(at::ScalarType t) {
+  TORCH_CHECK(false, "the tpu device has no tensors of dtype ", t, ". Convert to a supported dtype first, e.g. float32 or int32");
 }
 
-at::ScalarType to_aten(ttc_dtype d) { return tables.from[d]; }
+void too_many_dimensions(size_t ndim) { TORCH_CHECK(false, "tpu tensors have at most ", TTC_MAX_NDIM, " dimensions, got ", ndim); }
 
 ttc_spec make_spec(ttc_dtype dtype, at::IntArrayRef sizes, at::IntArrayRef strides) {
-  TORCH_CHECK(sizes.size() <= TTC_MAX_NDIM, "tpu tensors have at most ", TTC_MAX_NDIM, " dimensions, got ", sizes.size());
+  if (sizes.size() > TTC_MAX_NDIM) {
+    too_many_dimensions(sizes.size());
+  }
   ttc_spec s{};
   s.dtype = dtype;
   s.ndim = static_cast<int>(sizes.size());
   std::copy(sizes.begin(), sizes.end(), s.sizes);
   std::copy(strides.begin(), strides.end(), s.strides);
   return s;
-}
-
-ttc_tensor describe(const at::TensorBase& t) {
-  TORCH_CHECK(t.dim() <= TTC_MAX_NDIM, "tpu tensors have at most ", TTC_MAX_NDIM, " dimensions, got ", t.dim());
-  return {.store = store_of(t),
-          .sizes = t.sizes().data(),
-          .strides = t.strides().data(),
-          .offset = t.storage_offset(),
-          .value = -1,
-          .dtype = static_cast<uint8_t>(to_ttc(t.scalar_type())),
-          .ndim = static_cast<uint8_t>(t.dim())};
 }
 
 void raise(ttc_status s, const ttc_error& err) {

@@ -16,9 +16,9 @@ namespace {
 constexpr int kMaxDevices = 64;
 std::array<std::atomic<ttc_device*>, kMaxDevices> devices;
 thread_local c10::DeviceIndex current = 0;
-
-void release_store(void* ctx) { ttc_store_release(static_cast<ttc_store*>(ctx)); }
 }  // namespace
+
+void release_store(void* store) { ttc_store_release(static_cast<ttc_store*>(store)); }
 
 c10::DeviceIndex current_device() { return current; }
 
@@ -45,9 +45,7 @@ c10::DataPtr data_ptr(ttc_store* store, c10::DeviceIndex index) {
   return {ttc_store_nbyte(store) != 0 ? store : nullptr, store, &release_store, c10::Device(kType, index)};
 }
 
-c10::StorageImpl* storage_of(const at::TensorBase& t) { return t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(); }
-
-ttc_store* store_of(const at::TensorBase& t) {
+ttc_store* unusual_store_of(const at::TensorBase& t) {
   TORCH_CHECK(t.has_storage(), "expected a dense tpu tensor, got one with no storage (layout ", t.layout(), ")");
   const c10::DataPtr& data = storage_of(t)->_mutable_data_ptr_no_checks();
   // The pointer alone says which store it is too: PyTorch pickles a storage through a tensor that borrows its pointer (from_blob).
@@ -250,7 +248,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return old;
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(ttc_device_count()); }
-  c10::DeviceCapability getDeviceCapability(c10::Device) const override { return dtypes(); }
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override { return capability(); }
   bool queryStream(const c10::Stream& s) const override {
     bool idle = true;
     if (ttc_device* dev = opened(s.device_index())) {
@@ -301,7 +299,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
  private:
-  static c10::DeviceCapability dtypes() {
+  static c10::DeviceCapability capability() {
     c10::DeviceCapability c;
     c.capability_data.capability_bits = 0;
     auto& has = c.capability_data.supported_scalar_types;

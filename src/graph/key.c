@@ -19,19 +19,18 @@ static void words_of(writer *w, const int64_t *v, uint32_t n) {
   }
 }
 
-/* Dense, offset 0, and the store holds just this: the common case, told by one bit. */
-static bool is_whole(const ttc_tensor *t, const ttc__base *base) {
-  if (t->offset != 0 || t->dtype != base->dtype || t->ndim != base->ndim) {
-    return false;
-  }
+/* Writes the sizes. True: dense, offset 0, and the store holds just this: the common case, told by one bit. */
+static bool sizes_of(writer *w, const ttc_tensor *t, const ttc__base *base) {
+  bool whole = t->offset == 0 && t->dtype == base->dtype && t->ndim == base->ndim;
   int64_t stride = 1;
   for (int k = t->ndim - 1; k >= 0; k--) {
-    if (t->sizes[k] != base->dims[k] || t->strides[k] != stride) {
-      return false;
-    }
-    stride *= t->sizes[k];
+    int64_t size = t->sizes[k];
+    w->at[k] = (uint64_t)size;
+    whole = whole && size == base->dims[k] && t->strides[k] == stride;
+    stride = whole ? stride * size : 0;
   }
-  return true;
+  w->at += t->ndim;
+  return whole;
 }
 
 enum { FLAG_WHOLE = 1, FLAG_FIRST = 2, FLAG_VALUE = 4 };
@@ -56,12 +55,11 @@ static void tensor(writer *w, const ttc_tensor *t) {
     flags |= FLAG_FIRST;
   }
   s->slots[s->nslot_ref++] = k->slot;
-  if (is_whole(t, &k->base)) {
-    flags |= FLAG_WHOLE;
-  }
-  word(w, (uint64_t)t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)flags << 16 | (uint64_t)k->slot << 32);
-  words_of(w, t->sizes, t->ndim);
-  if ((flags & FLAG_WHOLE) != 0) {
+  uint64_t *head = w->at++;
+  bool whole = sizes_of(w, t, &k->base);
+  flags |= whole ? FLAG_WHOLE : 0;
+  *head = (uint64_t)t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)flags << 16 | (uint64_t)k->slot << 32;
+  if (whole) {
     return;
   }
   words_of(w, t->strides, t->ndim);
@@ -124,9 +122,19 @@ static void argument(writer *w, const ttc_arg *a, bool is_static, bool unit) {
   }
 }
 
+#define WORDS_PER_TENSOR (4 + 3 * (size_t)TTC_MAX_NDIM) /* at most, and more than any other element of a list takes */
+
+/* Is there surely room? Says no too early, but at once. */
+static bool has_room(const ttc__site *s, const ttc_call *call) {
+  size_t n = call->ninto;
+  for (uint32_t i = 0; i < call->narg; i++) {
+    n += call->args[i].n;
+  }
+  return n <= s->tensor_cap && 8 + 2 * (size_t)call->narg + n * WORDS_PER_TENSOR <= s->word_cap;
+}
+
 /* At most this many words and tensors a call takes. */
 static void bound(const ttc_call *call, size_t *nword, size_t *ntensor) {
-  const size_t per_tensor = 4 + 3 * TTC_MAX_NDIM;
   size_t words = 8, tensors = 0;
   for (uint32_t i = 0; i < call->narg; i++) {
     const ttc_arg *a = &call->args[i];
@@ -142,11 +150,13 @@ static void bound(const ttc_call *call, size_t *nword, size_t *ntensor) {
     }
   }
   tensors += call->ninto;
-  *nword = words + tensors * per_tensor;
+  *nword = words + tensors * WORDS_PER_TENSOR;
   *ntensor = tensors;
 }
 
-static bool grow(ttc__site *s, size_t nword, size_t ntensor) {
+static bool grow(ttc__site *s, const ttc_call *call) {
+  size_t nword, ntensor;
+  bound(call, &nword, &ntensor);
   if (nword > s->word_cap) {
     uint64_t *p = realloc(s->words, 2 * nword * sizeof *p);
     if (p == NULL) {
@@ -171,22 +181,29 @@ static bool grow(ttc__site *s, size_t nword, size_t ntensor) {
   return true;
 }
 
+/* Marks are unique in the process, for stores are seen by the sites of several threads. A site takes a block of them at a time. */
+static uint64_t marks;
+#define MARK_BLOCK ((uint64_t)1 << 20)
+
 uint64_t ttc__key_mark(void) {
-  /* Unique in the process, for stores are seen by the sites of several threads. */
-  static uint64_t marks;
-  return __atomic_add_fetch(&marks, 1, __ATOMIC_RELAXED);
+  return __atomic_fetch_add(&marks, MARK_BLOCK, __ATOMIC_RELAXED) + 1;
+}
+
+static void next_mark(ttc__site *s) {
+  if ((s->mark & (MARK_BLOCK - 1)) == 0) {
+    s->mark = __atomic_fetch_add(&marks, MARK_BLOCK, __ATOMIC_RELAXED);
+  }
+  s->mark++;
 }
 
 bool ttc__key_make(ttc__site *site, const ttc_call *call, uint64_t salt) {
-  size_t nword, ntensor;
-  bound(call, &nword, &ntensor);
-  if ((nword > site->word_cap || ntensor > site->tensor_cap) && !grow(site, nword, ntensor)) {
+  if (!has_room(site, call) && !grow(site, call)) {
     return false;
   }
   const ttc_op_row *row = ttc__op_row(call->op);
   uint64_t statics = row != NULL ? row->static_args : 0, units = row != NULL ? row->unit_args : 0;
   writer w = {site->words, site};
-  site->mark = ttc__key_mark();
+  next_mark(site);
   site->nstore = site->nslot_ref = 0;
   word(&w, (uint64_t)call->op | (uint64_t)call->narg << 32);
   word(&w, salt | (uint64_t)call->default_float << 24 | (uint64_t)call->ninto << 32);

@@ -40,7 +40,8 @@ static ttc_status prepare(ttc_device *dev, const ttc_call *call, ttc_error *err)
   TTC_TRY(ttc__usable(dev, err));
   for (uint32_t i = 0; i < call->narg; i++) {
     const ttc_arg *a = &call->args[i];
-    for (uint32_t k = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && k < a->n; k++) {
+    uint32_t n = a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS ? a->n : 0;
+    for (uint32_t k = 0; k < n; k++) {
       if (!ttc__absent(&a->tensor[k])) {
         TTC_TRY(check_tensor(dev, &a->tensor[k], err));
       }
@@ -224,7 +225,7 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
   for (uint32_t k = 0; k < plan->nout; k++) {
     r->stores[site->nstore + k] = outs[k];
     if (outs[k] != NULL) {
-      ttc_store_retain(outs[k]);
+      atomic_store_explicit(&outs[k]->refs, 2, memory_order_relaxed); /* nobody else knows it yet */
     }
   }
   if (plan->low.nverify != 0) {
@@ -251,7 +252,7 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
   } else {
     ttc__queue_publish(dev, call->prompt != 0);
   }
-  atomic_fetch_add_explicit(&dev->calls, 1, memory_order_relaxed);
+  atomic_store_explicit(&dev->calls, plan->last_use + 1, memory_order_relaxed); /* the dispatch lock is held */
   return TTC_OK;
 }
 

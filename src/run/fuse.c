@@ -545,13 +545,12 @@ void ttc__fuse_append(ttc_device *dev) {
   ttc__fuse *f = dev->fuse;
   uint32_t n = atomic_load_explicit(&dev->open, memory_order_relaxed);
   uint64_t token = token_of(ttc__trace_record(dev, n));
-  if (n != 0 && f->ended && ttc__loop_begins(dev, token)) {
-    atomic_store_explicit(&dev->open, n + 1, memory_order_relaxed);
+  bool loops = n != 0 && f->ended && ttc__loop_begins(dev, token);
+  atomic_store_explicit(&dev->open, n + 1, memory_order_relaxed);
+  if (loops) {
     ttc__fuse_cut_first(dev, n, TTC_CUT_LOOP);
     trace_is_new(dev);
     n = 0;
-  } else {
-    atomic_store(&dev->open, n + 1); /* sequentially consistent, as the launch thread's sleep has it the other way round */
   }
   if (n == 0) {
     ttc__queue_opened(dev);

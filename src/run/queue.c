@@ -101,8 +101,7 @@ static void wake_if_due(ttc_device *dev) {
 }
 
 void ttc__queue_publish(ttc_device *dev, bool quiet) {
-  /* Sequentially consistent, as is the launcher's `wake_at` then head: one of the two sees the other. */
-  atomic_fetch_add(&dev->head, 1);
+  atomic_store_explicit(&dev->head, atomic_load_explicit(&dev->head, memory_order_relaxed) + 1, memory_order_release);
   if (!quiet) {
     wake_if_due(dev);
   }
@@ -141,10 +140,13 @@ ttc_status ttc__launch_take(ttc_device *dev, ttc_error *err) {
   return TTC_OK;
 }
 
+/* Read by adding nothing, so that who begins to wait after this sees the tail as it is now. */
 static void signal_room(ttc_device *dev) {
-  pthread_mutex_lock(&dev->wake_mutex);
-  pthread_cond_broadcast(&dev->room);
-  pthread_mutex_unlock(&dev->wake_mutex);
+  if (atomic_fetch_add(&dev->waiting_for_room, 0) != 0) {
+    pthread_mutex_lock(&dev->wake_mutex);
+    pthread_cond_broadcast(&dev->room);
+    pthread_mutex_unlock(&dev->wake_mutex);
+  }
 }
 
 ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
@@ -156,7 +158,7 @@ ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
     TTC_TRY(ttc__launch(dev, r, err));
     bool slow = r->plan != NULL && r->plan->lags && !ttc__own_thread();
     ttc__record_done(r);
-    atomic_store(&dev->tail, ++tail);
+    atomic_store_explicit(&dev->tail, ++tail, memory_order_release);
     if (slow) { /* the plugin lets a launch wait when many are under way: leave time to look for Ctrl-C */
       int64_t now_ns = ttc__now_ns();
       until_ns = until_ns == 0 ? now_ns + PATIENCE_NS : until_ns;
@@ -164,13 +166,11 @@ ttc_status ttc__drain(ttc_device *dev, ttc_error *err) {
         return TTC_FAIL(err, TTC_CANCELLED, "more calls are queued");
       }
     }
-    if (atomic_load(&dev->waiting_for_room) != 0 && end - tail == QUEUE_HIGH / 4) {
+    if (end - tail == QUEUE_HIGH / 4) {
       signal_room(dev);
     }
   }
-  if (atomic_load(&dev->waiting_for_room) != 0) {
-    signal_room(dev);
-  }
+  signal_room(dev);
   if (atomic_load_explicit(&dev->ndropped, memory_order_relaxed) > dev->weed_at) {
     ttc__weed_dropped(dev);
   }
@@ -197,11 +197,13 @@ static void sleep_until_called(ttc_device *dev, uint32_t records, int64_t nap_ns
   int64_t until_ns = ttc__now_ns() + nap_ns;
   struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
   int rc = 0;
+  /* Under the dispatch lock, so that who appends a record from here on sees wake_at, and what was appended before is seen here. */
+  ttc__lock_take(&dev->dispatch);
   pthread_mutex_lock(&dev->wake_mutex);
   atomic_store(&dev->wake_at, records);
-  /* `wake_at` before head, as ttc__queue_publish has them the other way round; hence no weaker loads here. */
-  while (rc == 0 && atomic_load(&dev->head) - atomic_load(&dev->tail) < records && atomic_load(&dev->wake_at) != 0 &&
-         !(nap_ns == 0 && atomic_load(&dev->open) != 0) && !atomic_load(&dev->stop)) {
+  ttc__lock_drop(&dev->dispatch);
+  while (rc == 0 && queued(dev) < records && atomic_load(&dev->wake_at) != 0 && !(nap_ns == 0 && kept_back(dev) != 0) &&
+         !atomic_load(&dev->stop)) {
     rc = nap_ns != 0 ? pthread_cond_timedwait(&dev->wake, &dev->wake_mutex, &until)
                      : pthread_cond_wait(&dev->wake, &dev->wake_mutex);
   }

@@ -164,7 +164,7 @@ struct ttc_device {
   ttc_store *live;
   ttc_store *spare;         /* freed stores to reuse, under the dispatch lock */
   ttc_store *_Atomic freed; /* freed since the last time spare was filled */
-  _Atomic int nfreed;       /* in both */
+  _Atomic int nfreed;       /* about as many are in freed */
   pjrt_event **dropped;     /* of results let go of while being computed; filled under the store lock */
   uint32_t dropped_cap, weed_at;
   ttc_event *last_event;    /* launched; under the launch lock */

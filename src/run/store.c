@@ -33,11 +33,11 @@ void ttc__base_flat(ttc__base *base, ttc_dtype d, size_t nbyte) {
 static ttc_store *reuse(ttc_device *dev) {
   if (dev->spare == NULL) {
     dev->spare = atomic_exchange_explicit(&dev->freed, NULL, memory_order_acquire);
+    atomic_store_explicit(&dev->nfreed, 0, memory_order_relaxed);
   }
   ttc_store *s = dev->spare;
   if (s != NULL) {
     dev->spare = s->next;
-    atomic_fetch_sub_explicit(&dev->nfreed, 1, memory_order_relaxed);
   }
   return s;
 }
