@@ -2,7 +2,8 @@
 # make test    the core's tests (C) and the device's (Python)
 # make sweep   every op and module in every mode and dtype, every optimizer, and random programs of views: hours
 # make fuzz    random inputs for keys, views, numbers and cache files; make core-tsan: data races
-# make views   random programs of views, in-place ops and reads beside the CPU; N=20000 of them from FROM=0
+# make views   random programs of views, in-place ops and reads beside the CPU; N=20000 of them from FROM=0; views-fuse: fused
+# make fuse    every op in float32 in DeferAndFuse, with gradients
 # make aot     every row and whole training steps compiled for v5e, v6e and TPU7x, with no TPU (needs libtpu)
 # make build   the wheel, built and installed in .venv
 # make bench   the benchmarks, this backend beside native CPU
@@ -79,6 +80,16 @@ sweep: $(VENV)/.stamp-build $(VENV)/.stamp-test
 .PHONY: views
 views: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PY) -W ignore tests/python/view_programs.py $(or $(N),20000) --from $(or $(FROM),0)
+
+.PHONY: views-fuse
+views-fuse: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	$(PY) -W ignore tests/python/view_programs.py $(or $(N),20000) --from $(or $(FROM),0) --fuse
+
+# Every op of PyTorch's database in DeferAndFuse, float32 where it has it: op by op, then fused, values and gradients.
+.PHONY: fuse
+fuse: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	$(PY) tests/python/sweep.py --mode fuse
+	$(PY) tests/python/sweep.py --mode fusegrad
 
 # What a TPU's compiler says of every row and of whole training steps, for three chips, without one: tests/data/aot.json. Only modules
 # that have changed are compiled. Needs libtpu: TORCH_TPU_LIBTPU=/path/to/libtpu.so, or pip install libtpu in .venv. Hours from nothing.

@@ -37,7 +37,6 @@ class Setup:
     def __init__(self, device: str, width: int) -> None:
         self.device, self.width = device, width
         self.random = torch.Generator().manual_seed(width)
-        torch.manual_seed(width)
         self.values: Values = []
 
     def net(self, inputs: int, outputs: int, *, dropout: float = 0.0) -> torch.nn.Module:
@@ -134,7 +133,7 @@ def gan(s: Setup) -> Loop:
 
 
 def bucketed(s: Setup, order: Callable[[int], int]) -> Loop:
-    words = torch.nn.Embedding(50, s.width).to(s.device)
+    words = s.own(torch.nn.Embedding(50, s.width))
     model = s.net(s.width, 5)
     s.keep(words, model)
     optimizer = torch.optim.AdamW([*words.parameters(), *model.parameters()], lr=1e-2)

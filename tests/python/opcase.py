@@ -491,13 +491,27 @@ class Runner:
         return ask
 
     def compare_call(self, call: Call) -> None:
+        self.compare_results([call])
+
+    def compare_results(self, calls: list[Call]) -> None:
+        """Run all on the device, then compare."""
+        ready = [(call, *self.prepared(call)) for call in calls]
+        torch.tpu.flush()
+        results = [mine.run(self.op) for _, mine, *_ in ready]
+        for (call, mine, *rest), got in zip(ready, results, strict=True):
+            self.compare_result(got, call, mine, *rest)
+
+    def prepared(self, call: Call):
+        """The call on the device, in float64 and as it was; the CPU's result and what ran for it."""
         mine = self.moved(call)
         wide = call.mapped(in_double)
         before = call.mapped(clone)
         want, error, r = self.record(lambda: call.run(self.op))
         if error is not None:
             raise Nothing(f"the CPU raises {type(error).__name__}: {error}")
-        got = mine.run(self.op)
+        return mine, wide, before, want, r
+
+    def compare_result(self, got, call: Call, mine: Call, wide: Call, before: Call, want, r: Recorder) -> None:
         free = self.op.name in PHASES and call.process is not None
         process = call.process if free else lambda out: out
         compare = self.comparer(r, lambda: process(wide.run(self.op)), None if free else self.meta_strides(before))

@@ -39,13 +39,13 @@ def worker(count: int) -> None:
     """Case ids on stdin, one JSON line each on stdout."""
     import conftest  # noqa: F401
     import opcase
-    import opcompile
+    import opfuse
 
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for line in sys.stdin:
         case = opcase.Case.parse(line)
-        runner = opcompile.Runner(case, count)
+        runner = opfuse.Runner(case, count)
         t = time.monotonic()
         outcome, message = "pass", ""
         try:
@@ -113,8 +113,9 @@ def chosen(a) -> list[str]:
     import conftest  # noqa: F401
     import opcase
     import opcompile
+    import opfuse
 
-    modules = (opcase, opcompile)
+    modules = (opcase, opcompile, opfuse)
     cases = [c for m in modules for c in (m.sampled_cases() if a.sampled else m.all_cases())]
     again = None
     if a.again:

@@ -6,6 +6,9 @@ A program is drawn by a `Draw`: from a seed here, from Hypothesis in test_views.
 
     python tests/python/view_programs.py 20000         # programs (seeds 0..19999); prints counts and each difference
     python tests/python/view_programs.py 500 --from 20000
+    python tests/python/view_programs.py 20000 --fuse  # in DeferAndFuse, each three times: op by op, then compiled, then fused
+
+With --fuse contents are compared at a program's end and where it reads, so that its calls are one trace.
 """
 
 import argparse
@@ -25,6 +28,7 @@ SUMS = (torch.float32, torch.int64, torch.complex64, torch.float64)  # small who
 RAW = (torch.float32, torch.int32, torch.uint8, torch.int16, torch.float64, torch.complex64)  # read one another's bytes
 SIZES = ((), (1,), (4,), (8,), (2, 3), (4, 4), (3, 2, 2), (2, 3, 2, 2), (0,), (2, 0, 3))
 LIMIT = 2000  # programs end before numbers grow inexact
+GROUP = 50  # programs run together
 
 
 class Draw:
@@ -49,8 +53,8 @@ class Draw:
 class Program:
     """The tensors of both sides; index k is the same tensor on each."""
 
-    def __init__(self, draw, raw, grad=False):
-        self.draw, self.raw, self.grad = draw, raw, grad
+    def __init__(self, draw, raw, grad=False, late=False):
+        self.draw, self.raw, self.grad, self.late = draw, raw, grad, late
         self.dtype = draw.pick(RAW if raw else (torch.float32, torch.complex64) if grad else ARITHMETIC)
         size = draw.pick(SIZES)
         base = values(size, self.dtype, 0)
@@ -684,7 +688,7 @@ def facts(t):
     }
 
 
-def check(p, what):
+def check(p, what, contents=True):
     """Everything that can be seen without reading a view."""
     storages = ({}, {})
     for k, (a, b) in enumerate(zip(p.cpu, p.tpu, strict=True)):
@@ -696,7 +700,7 @@ def check(p, what):
         assert first[0] == first[1] or fa["bytes"] == 0, (
             f"{what}: tensor {k} shares memory with {first[1]}, the CPU's with {first[0]}"
         )
-        if first[0] == k:
+        if first[0] == k and contents:
             same_values(p, whole(a.data), whole(b.data), f"{what}: storage of tensor {k}")
 
 
@@ -745,10 +749,12 @@ def backward(p):
         torch.testing.assert_close(tpu.cpu(), cpu, rtol=0, atol=0, msg=lambda m: f"gradient: {m}")
 
 
-def run(draw, steps=10):
-    """One program; raises AssertionError with its steps where the sides differ. Gives the names of the steps that were run."""
+def run(draw, steps=10, late=False):
+    """One program; raises AssertionError with its steps where the sides differ. Gives the names of the steps that were run.
+
+    ``late``: contents are compared only where the program reads, and at its end."""
     raw = draw.int(0, 3) == 0
-    p = Program(draw, raw, grad=not raw and draw.int(0, 5) == 0)
+    p = Program(draw, raw, grad=not raw and draw.int(0, 5) == 0, late=late)
     names = []
     try:
         for _ in range(draw.int(1, steps)):
@@ -758,6 +764,8 @@ def run(draw, steps=10):
                 return names
         if p.grad:
             backward(p)
+        if late:
+            check(p, "the end")
     except AssertionError as e:
         raise AssertionError("\n  ".join(["", *p.log, str(e)])) from None
     return names
@@ -799,8 +807,34 @@ def step(p):
     if kind == "view" and error is None and want.numel() <= 256 and len(p.cpu) < 8 and not odd_strides(want, got):
         p.cpu.append(want)
         p.tpu.append(got)
-    check(p, what)
+    check(p, what, contents=not p.late)
     return make.__name__ + (" (error)" if error else "")
+
+
+def run_each(seeds):
+    """These programs; gives {seed: exception} and how many steps of each kind were run."""
+    bad, counts = {}, collections.Counter()
+    for seed in seeds:
+        try:
+            counts.update(run(Draw(seed)))
+        except Exception as e:
+            bad[seed] = e
+    return bad, counts
+
+
+def run_fused(seeds):
+    """These programs three times in DeferAndFuse; gives what run_each does."""
+    bad, counts = {}, collections.Counter()
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.FUSE):
+        for _ in range(3):
+            for seed in seeds:
+                torch.tpu.flush()  # its trace begins here whatever was before
+                try:
+                    counts.update(run(Draw(seed), late=True))
+                except Exception as e:
+                    bad.setdefault(seed, e)
+            torch.tpu.compiler.wait()
+    return bad, counts
 
 
 def main():
@@ -808,17 +842,19 @@ def main():
     args.add_argument("programs", type=int)
     args.add_argument("--from", type=int, default=0, dest="first")
     args.add_argument("--show", type=int, default=20, help="differences to print")
+    args.add_argument("--fuse", action="store_true")
     a = args.parse_args()
     t0, counts, bad = time.monotonic(), collections.Counter(), []
-    for seed in range(a.first, a.first + a.programs):
-        try:
-            counts.update(run(Draw(seed)))
-        except Exception as e:
+    for first in range(a.first, a.first + a.programs, GROUP):
+        seeds = range(first, min(first + GROUP, a.first + a.programs))
+        differ, steps = (run_fused if a.fuse else run_each)(seeds)
+        counts.update(steps)
+        for seed, e in differ.items():
             bad.append(seed)
             if len(bad) <= a.show:
                 print(f"program {seed}: {type(e).__name__} {e}", flush=True)
-        if (seed - a.first) % 1000 == 999:
-            print(f"{seed - a.first + 1} programs, {len(bad)} differ, {time.monotonic() - t0:.0f} s", flush=True)
+        if (seeds.stop - a.first) % 1000 == 0:
+            print(f"{seeds.stop - a.first} programs, {len(bad)} differ, {time.monotonic() - t0:.0f} s", flush=True)
     for name, n in sorted(counts.items()):
         print(f"{n:8d} {name}")
     print(f"{a.programs} programs, {sum(counts.values())} steps, {len(bad)} differ: {bad[:50]}")

@@ -1,0 +1,826 @@
+"""DeferAndFuse: calls kept back run together as one program once they have come before, and nobody can tell but by the clock.
+
+Values are CPU PyTorch's, or Strict's where numbers are random. A trace runs op by op, is compiled when it comes again, and is one
+program from then on: hence what is run three times here.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import traceback
+
+import opcase
+import opfuse
+import pytest
+import test_mode
+import torch
+import torch.nn.functional as F
+import view_programs
+from child import PACKAGE, ROOT, fake_plugin
+from child import good as good_child
+from child import run as run_child
+
+sys.path.insert(0, str(ROOT))
+from bench import loops
+
+FUSE, STRICT, DEBUG = torch.tpu.EagerMode.FUSE, torch.tpu.EagerMode.STRICT, torch.tpu.EagerMode.DEBUG
+ROUNDS = 3
+# Children have imported us before they are given the variable.
+ALL_FUSE = "import torch_tpu._mode\ntorch_tpu._mode.follow_environment()\n"
+
+
+def good(code):
+    return good_child(ALL_FUSE + textwrap.dedent(code), TORCH_TPU_DEFER_AND_FUSE="1")
+
+
+@pytest.fixture(autouse=True)
+def _fuse():
+    with torch.tpu.set_eager_mode(FUSE):
+        yield
+    torch.tpu.compiler.wait()
+
+
+def stats() -> dict:
+    found = torch.tpu.fuse_stats()
+    return found | {"cuts": dict(found["cuts"])}
+
+
+def gained(before: dict) -> dict:
+    """What the counts grew by."""
+    after = stats()
+    cuts = {k: n - before["cuts"].get(k, 0) for k, n in after["cuts"].items() if n != before["cuts"].get(k, 0)}
+    return {k: after[k] - before[k] for k in after if k != "cuts"} | {"cuts": cuts}
+
+
+def again(f):
+    """The last of three calls of f, each a trace of its own, the program ready before the third."""
+    for _ in range(ROUNDS):
+        torch.tpu.flush()
+        torch.tpu.compiler.wait()
+        got = f()
+    return got
+
+
+# ------------------------------------------------------------------------------------------------------------ plain loops
+
+
+@pytest.mark.parametrize("name", loops.LOOPS)
+def test_loops_keep_their_programs_and_their_numbers(name):
+    torch.tpu.flush()
+    asked = {}
+    before = loops.programs()
+
+    def after(i):
+        asked[i] = loops.programs() - before
+
+    values = loops.run(name, "tpu", 40, loops.width_of(name), after)
+    assert loops.difference(values, loops.run(name, "cpu", 40, loops.width_of(name))) < 1e-4
+    assert asked[40] == asked[loops.FIXED_FROM] <= loops.PROGRAMS, asked
+    torch.tpu.compiler.wait()
+    start = stats()
+    loops.run(name, "tpu", 20, loops.width_of(name), after)
+    more = gained(start)
+    assert more["programs"] == 0, more
+    assert more["fused"] > 0.8 * more["nodes"], more
+
+
+def test_a_schedule_compiles_nothing():
+    x = torch.ones(8, device="tpu")
+    got = []
+    for i in range(12):
+        torch.tpu.flush()
+        if i == 3:
+            torch.tpu.compiler.wait()
+            before = stats()
+        y = (x * (1.5 + i / 7) + i).tanh().mul_(0.5)
+        y.add_(x, alpha=i * 0.25 + 0.1)
+        got.append(y.cpu())
+    more = gained(before)
+    assert more["programs"] == more["traces"] == 0 and more["hits"] == 9, more
+    for i, y in enumerate(got):
+        c = torch.ones(8)
+        torch.testing.assert_close(y, (c * (1.5 + i / 7) + i).tanh().mul_(0.5).add_(c, alpha=i * 0.25 + 0.1))
+
+
+# --------------------------------------------------------------------------------------------------------------- counting
+
+
+def test_the_counts_add_up():
+    x = torch.arange(1024.0, device="tpu")
+    torch.tpu.flush()
+    seen = []
+    for _ in range(4):
+        before = stats()
+        y = ((x + 1) * 2).tanh()  # 4096 bytes each, two of which nobody holds at the cut
+        assert gained(before)["nodes"] == 3
+        torch.tpu.flush()
+        torch.tpu.flush()  # of nothing
+        torch.tpu.compiler.wait()
+        seen.append(gained(before))
+        torch.testing.assert_close(y.cpu(), ((torch.arange(1024.0) + 1) * 2).tanh())
+    for k, more in enumerate(seen):
+        fused = k >= 2
+        expected = {"nodes": 3, "runs": 1, "hits": fused, "fused": 3 * fused, "traces": k == 0, "programs": k == 1}
+        assert {n: more[n] for n in expected} == expected, (k, more)
+        assert more["compiling"] == more["failed"] == 0 and more["cuts"] == {"flush": 1}, more
+        assert more["unwritten_nbyte"] == (8192 if fused else 0), more
+    total = torch.tpu.fuse_stats()
+    assert sum(total["cuts"].values()) == total["runs"] >= total["hits"]
+    assert total["nodes"] >= total["fused"] and total["traces"] >= total["programs"] >= total["compiling"] + total["failed"]
+
+
+def cut_by(f, x):
+    """Why a trace that is open when f is called is cut."""
+    torch.tpu.flush()
+    before = stats()
+    y = (x + 1) * 2
+    f(y)
+    cuts = gained(before)["cuts"]
+    return list(cuts), y
+
+
+def test_reasons_of_cuts():
+    x = torch.ones(4, device="tpu")
+    event = torch.Event("tpu")
+
+    def record(_):
+        event.record()
+
+    def strict(y):
+        with torch.tpu.set_eager_mode(STRICT):
+            y + 1
+
+    ways = {
+        "read": lambda y: y.tolist(),
+        "sync": lambda y: torch.tpu.synchronize(),
+        "flush": lambda y: torch.tpu.flush(),
+        "event": record,
+        "mode": strict,
+        "call": lambda y: y.nonzero(),
+    }
+    found = {way: cut_by(f, x)[0] for way, f in ways.items()}
+    assert all(way in cuts for way, cuts in found.items()), found
+    assert all(len(found[way]) == 1 for way in ("sync", "flush", "event", "mode")), found
+
+
+def test_a_trace_does_not_stay_open_for_ever():
+    """What was called runs though nobody asks for it."""
+    good(
+        """
+        import time, torch
+        x = torch.ones(4, device="tpu")
+        torch.tpu.flush()
+        before = torch.tpu.fuse_stats()["runs"]
+        y = x + 1
+        end = time.monotonic() + 10
+        while torch.tpu.fuse_stats()["runs"] == before and time.monotonic() < end:
+            time.sleep(0.01)
+        stats = torch.tpu.fuse_stats()
+        assert stats["cuts"]["idle"] >= 1, stats
+        assert y.tolist() == [2] * 4
+        """
+    )
+
+
+def test_held_results_are_written_and_others_are_not():
+    x = torch.arange(6.0, device="tpu")
+    c = torch.arange(6.0)
+    for _ in range(ROUNDS):
+        torch.tpu.flush()
+        torch.tpu.compiler.wait()
+        a = x + 1
+        b = a * 2
+        view = b[1:4]
+        d = b.sqrt()
+        del b
+        torch.tpu.flush()
+        for got, want in ((a, c + 1), (view, ((c + 1) * 2)[1:4]), (d, ((c + 1) * 2).sqrt())):
+            torch.testing.assert_close(got.cpu(), want)
+
+
+def test_what_is_held_may_differ_from_time_to_time():
+    x = torch.arange(6.0, device="tpu")
+    c = torch.arange(6.0)
+    held = []
+    for i in range(12):
+        parts = [x + 1]
+        for _ in range(4):
+            parts.append(parts[-1] * 2)
+        held.append({k: t for k, t in enumerate(parts) if (i >> k) & 1 or k == 4})
+        del parts
+        torch.tpu.flush()
+        torch.tpu.compiler.wait()
+    for ts in held:
+        for k, t in ts.items():
+            torch.testing.assert_close(t.cpu(), (c + 1) * 2**k)
+
+
+# ----------------------------------------------------------------------------------------------------- modes and threads
+
+
+def steps(device):
+    """A piece of training in small pieces: functions to call in order, and what they leave."""
+    s = {"x": torch.arange(12.0, device=device).reshape(3, 4), "w": torch.ones(4, 4, device=device).requires_grad_()}
+
+    def do(name, f):
+        def run():
+            s[name] = f()
+
+        return run
+
+    return s, [
+        do("y", lambda: s["x"] @ s["w"]),
+        do("z", lambda: s["y"].relu() * 0.5),
+        do("c", lambda: s["x"].clone()),
+        do("v", lambda: s["c"][1]),
+        do("_", lambda: s["v"].add_(1)),
+        do("loss", lambda: ((s["z"] + s["x"]) ** 2).mean()),
+        do("_", lambda: s["loss"].backward()),
+        do("g", lambda: s["w"].grad.t()),
+        do("_", lambda: s["w"].data.sub_(s["w"].grad, alpha=0.01)),
+        do("_", lambda: s["w"].grad.zero_()),
+        do("u", lambda: torch.cat([s["x"], s["x"].flip(0)])[::2]),
+        do("_", lambda: s["u"].mul_(s["v"])),
+    ]
+
+
+def left(s):
+    return {k: t.detach().cpu() for k, t in s.items() if isinstance(t, torch.Tensor) and k != "_"}
+
+
+@pytest.mark.parametrize("other", [STRICT, DEBUG], ids=["strict", "debug"])
+def test_modes_switched_between_any_two_calls(other):
+    s, fs = steps("cpu")
+    for f in fs:
+        f()
+    want = left(s)
+    for first in range(len(fs)):
+        for last in (first + 1, len(fs)):
+            s, fs = steps("tpu")
+            for k, f in enumerate(fs):
+                with torch.tpu.set_eager_mode(other if first <= k < last else FUSE):
+                    f()
+            for name, got in left(s).items():
+                torch.testing.assert_close(got, want[name], rtol=1e-5, atol=1e-5, msg=lambda m, n=(first, last, name): f"{n}: {m}")
+
+
+def in_threads(*fs):
+    """Run each in a thread of its own; their results, or the first exception."""
+    got, errors = [None] * len(fs), []
+
+    def body(k):
+        try:
+            got[k] = fs[k]()
+        except Exception as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=body, args=(k,)) for k in range(len(fs))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if errors:
+        raise errors[0]
+    return got
+
+
+def test_two_threads():
+    def train(name, mode):
+        with torch.tpu.set_eager_mode(mode):
+            return loops.run(name, "tpu", 25, 20)
+
+    for first, second in ((FUSE, FUSE), (FUSE, STRICT)):
+        got = in_threads(lambda m=first: train("accumulation", m), lambda m=second: train("gan", m))
+        for name, values in zip(("accumulation", "gan"), got, strict=True):
+            assert loops.difference(values, loops.run(name, "cpu", 25, 20)) < 1e-4, (name, first, second)
+
+
+def test_one_thread_uses_what_another_has_in_its_trace():
+    for mode in (FUSE, STRICT, DEBUG):
+        for _ in range(ROUNDS):
+            x = torch.arange(8.0, device="tpu")
+            y = (x + 1) * 2
+            view = y[2:5]
+
+            def other(y=y, view=view, mode=mode):
+                with torch.tpu.set_eager_mode(mode):
+                    view.add_(100)
+                    return (y - 1).cpu()
+
+            [got] = in_threads(other)
+            want = (torch.arange(8.0) + 1) * 2
+            want[2:5] += 100
+            assert torch.equal(got, want - 1)
+            assert torch.equal((y * 2).cpu(), want * 2)
+            torch.tpu.compiler.wait()
+
+
+def test_threads_write_the_same_tensor_in_turn():
+    x = torch.zeros(16, device="tpu")
+    lock = threading.Lock()
+
+    def work():
+        with torch.tpu.set_eager_mode(FUSE):
+            for i in range(200):
+                with lock:
+                    x.add_(1)
+                    x[i % 16].add_(1)
+
+    in_threads(work, work, work)
+    want = torch.full((16,), 600.0)
+    for i in range(200):
+        want[i % 16] += 3
+    assert torch.equal(x.cpu(), want)
+
+
+# ------------------------------------------------------------------------------------------------------ views and writes
+
+
+def test_random_programs_of_views():
+    """`make views-fuse` runs thousands."""
+    bad, counts = view_programs.run_fused(range(60))
+    assert not bad, next(iter(bad.values()))
+    assert sum(counts.values()) > 600
+
+
+def test_in_place_writes_inside_one_trace():
+    def body(device):
+        x = torch.arange(12.0, device=device).reshape(3, 4)
+        before = x.clone()
+        x[1].mul_(10)
+        row = x[1]
+        x.t()[0].add_(row[:3])
+        y = x + before
+        x.zero_()
+        z = x.view(-1)[::2]
+        z.fill_(7)
+        return [before, row, y, x, z]
+
+    want = body("cpu")
+    for got in (again(lambda: [t.cpu() for t in body("tpu")]),):
+        for g, w in zip(got, want, strict=True):
+            assert torch.equal(g, w)
+
+
+def test_a_write_after_a_read_inside_one_trace():
+    """The old value is what earlier calls of the trace saw, also where buffers are reused."""
+
+    def body(device):
+        x = torch.ones(64, device=device)
+        olds = []
+        for i in range(6):
+            olds.append(x * 1)
+            x.add_(i)
+        return [*olds, x]
+
+    want = body("cpu")
+    for _ in range(ROUNDS):
+        got = body("tpu")
+        assert all(torch.equal(g.cpu(), w) for g, w in zip(got, want, strict=True))
+        torch.tpu.compiler.wait()
+
+
+def test_the_same_calls_wired_otherwise_are_another_trace():
+    a, b = torch.full((4,), 2.0, device="tpu"), torch.full((4,), 5.0, device="tpu")
+    ways = [
+        (lambda: (a + b) - b, 2.0),
+        (lambda: (a + b) - a, 5.0),
+        (lambda: (b + a) - a, 5.0),
+        (lambda: (a + a) - b, -1.0),
+        (lambda: (a + a) - a, 2.0),
+    ]
+    for _ in range(4):
+        for f, want in ways:
+            torch.tpu.flush()
+            assert f().tolist() == [want] * 4
+        torch.tpu.compiler.wait()
+    x, y = torch.ones(4, device="tpu"), torch.ones(4, device="tpu")
+    for _ in range(4):  # the same tensor for both, then two
+        torch.tpu.flush()
+        x.add_(x)
+        x.add_(y)
+        torch.tpu.flush()
+        x.add_(y)
+        x.add_(x)
+        torch.tpu.compiler.wait()
+    want = torch.ones(4)
+    for _ in range(4):
+        want = ((want * 2 + 1) + 1) * 2
+    assert torch.equal(x.cpu(), want)
+
+
+def test_reads_through_every_door():
+    """A value kept back is there for whoever looks."""
+    c = (torch.arange(4.0) + 1) * 3
+    doors = {
+        "item": lambda t: t[0].item() == c[0].item(),
+        "tolist": lambda t: t.tolist() == c.tolist(),
+        "cpu": lambda t: torch.equal(t.cpu(), c),
+        "repr": lambda t: "12" in repr(t),
+        "bool": lambda t: bool((t == c.to("tpu")).all()),
+        "equal": lambda t: torch.equal(t, c.to("tpu")),
+        "copy_": lambda t: torch.equal(torch.empty(4).copy_(t), c),
+        "numpy": lambda t: t.cpu().numpy().sum() == c.sum().item(),
+        "nonzero": lambda t: t.nonzero().shape == (4, 1),
+        "mask": lambda t: t[t > 4].shape == (3,),
+        "iteration": lambda t: [float(v) for v in t] == c.tolist(),
+        "deepcopy": lambda t: torch.equal(__import__("copy").deepcopy(t).cpu(), c),
+        "storage": lambda t: torch.equal(torch.tensor([], device="tpu").set_(t.untyped_storage(), 0, (4,)).cpu(), c),
+        "non_blocking": lambda t: (torch.equal(t.to("cpu", non_blocking=True), c), torch.tpu.synchronize())[1] is None,
+    }
+    for name, look in doors.items():
+        for _ in range(ROUNDS):
+            t = (torch.arange(4.0, device="tpu") + 1) * 3
+            assert look(t), name
+
+
+# ---------------------------------------------------------------------------------------------------------------- random
+
+
+def test_random_numbers_are_those_of_strict():
+    def body():
+        torch.manual_seed(5)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.4), torch.nn.ReLU(), torch.nn.Linear(16, 4)).to(
+            "tpu"
+        )
+        x = torch.randn(6, 8, device="tpu")
+        out = []
+        for _ in range(4):
+            y = model(x + torch.rand(6, 8, device="tpu"))
+            y.sum().backward()
+            out += [y.detach(), torch.bernoulli(torch.full((6,), 0.5, device="tpu")), torch.randint(0, 9, (5,), device="tpu")]
+            out += [torch.empty(3, device="tpu").normal_(), torch.randperm(7, device="tpu")]
+        return [t.cpu() for t in [*out, *(p.grad for p in model.parameters())]]
+
+    with torch.tpu.set_eager_mode(STRICT):
+        want = body()
+    for _ in range(ROUNDS):
+        for k, (g, w) in enumerate(zip(body(), want, strict=True)):
+            torch.testing.assert_close(g, w, rtol=1e-6, atol=1e-6, msg=lambda m, k=k: f"result {k}: {m}")
+        torch.tpu.compiler.wait()
+
+
+def test_random_numbers_differ_from_step_to_step():
+    seen = set()
+    for _ in range(6):
+        torch.tpu.flush()
+        seen.add(tuple(F.dropout(torch.ones(32, device="tpu"), 0.5).add(torch.rand(32, device="tpu")).tolist()))
+        torch.tpu.compiler.wait()
+    assert len(seen) == 6
+
+
+# ---------------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("name", [*test_mode.INDEXED, *test_mode.OTHERS])
+def test_wrong_data_raises_when_read(name):
+    """Also where the call is fused: good data first, so that its program is there, with another call before and after."""
+    indexed = name in test_mode.INDEXED
+    f = test_mode.INDEXED.get(name) or (lambda d, v: test_mode.OTHERS[name](d))
+    want = test_mode._kind(lambda: f("cpu", 5))
+    assert want is not None
+
+    def body(v):
+        one = torch.ones(2, device="tpu") * 2
+        return f("tpu", v) * 1, one + 1
+
+    for round_ in range(ROUNDS):
+        torch.tpu.compiler.wait()
+        torch.tpu.flush()
+        if indexed and round_ < 2:
+            body(0)[0].cpu()
+            continue
+        bad, other = body(5)
+        with pytest.raises(want):
+            bad.cpu()
+        assert other.tolist() == [3, 3]
+    test_mode._check_works()
+
+
+def test_an_error_in_a_fused_program_names_the_op():
+    x = torch.arange(12.0, device="tpu").reshape(3, 4)
+    for at in (0, 1, 2, 7):
+        torch.tpu.flush()
+        torch.tpu.compiler.wait()
+        y = x.index_select(0, torch.full((2,), at, device="tpu")) * 2
+        if at < 3:
+            y.cpu()
+        else:
+            with pytest.raises((IndexError, RuntimeError), match=r"index_select: .*index 7"):
+                y.cpu()
+    assert (x + 1).sum().item() == 78
+
+
+def test_a_wrong_shape_raises_at_its_own_line():
+    a, b = torch.ones(3, 4, device="tpu"), torch.ones(5, 4, device="tpu")
+    for _ in range(ROUNDS):
+        y = (a + 1) * 2
+        try:
+            y @ b  # here
+        except RuntimeError as e:
+            frame = traceback.extract_tb(e.__traceback__)[-1]
+            assert "# here" in frame.line and frame.filename == __file__, frame
+        else:
+            raise AssertionError("no error")
+        with pytest.raises(RuntimeError):
+            y + b
+        with pytest.raises(TypeError):
+            y.add_("1")
+        assert (y * 3).tolist() == [[12.0] * 4] * 3  # the trace goes on
+        torch.tpu.compiler.wait()
+
+
+def test_anomaly_mode_and_hooks():
+    w = torch.ones(4, device="tpu").requires_grad_()
+    seen = []
+    for _ in range(ROUNDS):
+        w.grad = None
+        y = w * 2
+        y.register_hook(lambda g: seen.append(g.sum().item()) or g * 3)
+        y.sum().backward()
+        assert w.grad.tolist() == [6.0] * 4
+        torch.tpu.compiler.wait()
+    assert seen == [4.0] * ROUNDS
+
+
+# ---------------------------------------------------------------------------------------------- ends, forks, Ctrl-C, memory
+
+OPEN = """
+import os, signal, sys, threading, time, torch
+x = torch.ones(64, 64, device="tpu")
+for _ in range(3):
+    y = ((x @ x) / 64).tanh()
+    torch.tpu.flush()
+z = y + 1
+w = (z @ x).relu_()
+"""
+WAYS = {
+    "the end": ("", 0),
+    "sys.exit": ("sys.exit(7)", 7),
+    "an exception": ("raise ValueError('as it should be')", 1),
+    "os._exit": ("os._exit(5)", 5),
+    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)", -signal.SIGTERM),
+    "a thread at work": ("threading.Thread(target=lambda: [(x + 1) for _ in range(2000)]).start()", 0),
+    "references in a cycle": ("class C: pass\nc = C(); c.me = c; c.t = w", 0),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_exit_with_an_open_trace(way):
+    code, status = WAYS[way]
+    r = run_child(ALL_FUSE + OPEN + code, whole=True, TORCH_TPU_DEFER_AND_FUSE="1")
+    assert r.status == status, (r.status, r.err)
+    assert ("as it should be" in r.err) == (way == "an exception")
+    for word in ("Fatal", "terminate called", "Exception ignored", "Segmentation", "Abort", "torch_tpu"):
+        assert word not in r.err, r.err
+
+
+# The fake plugin does nothing, slowly if told to.
+FAKE = """
+import ctypes, os, signal, sys, threading, time, torch
+fake = ctypes.CDLL(os.environ["TORCH_TPU_PLUGIN"])
+def slow(call, ms): fake.fake_plugin_delay(call.encode(), ctypes.c_long(ms))
+x = torch.ones(5, device="tpu")
+torch.tpu.flush()
+def step():
+    y = (x + 1) * 2
+    torch.tpu.flush()
+    return y
+step()
+torch.tpu.synchronize()
+"""
+
+
+def with_fake(code, whole=False):
+    env = {"TORCH_TPU_PLUGIN": fake_plugin(), "TORCH_TPU_CACHE": "0", "TORCH_TPU_DEFER_AND_FUSE": "1"}
+    r = run_child(ALL_FUSE + FAKE + code, whole=whole, **env)
+    assert r.status == 0, (r.status, r.out, r.err)
+    assert "Exception ignored" not in r.err and "Fatal" not in r.err, r.err
+    return r
+
+
+def test_exit_while_a_fused_program_is_compiled():
+    r = with_fake("slow('PJRT_Client_Compile', 2500); step(); print(torch.tpu.fuse_stats()['compiling'])", whole=True)
+    assert r.out == "1\n" and r.seconds < 12, (r.out, r.seconds)
+
+
+def test_nobody_waits_for_a_fused_program():
+    """Not the caller, and not a read: until it is ready calls run one by one."""
+    r = with_fake(
+        """
+slow("PJRT_Client_Compile", 2000)
+began = time.monotonic()
+for _ in range(5):
+    step().cpu()
+took = time.monotonic() - began
+assert torch.tpu.fuse_stats()["compiling"] == 1, torch.tpu.fuse_stats()
+torch.tpu.compiler.wait()
+assert time.monotonic() - began > 1.5 and torch.tpu.fuse_stats()["compiling"] == 0
+before = torch.tpu.fuse_stats()["hits"]
+step().cpu()
+assert torch.tpu.fuse_stats()["hits"] == before + 1
+print(took)
+"""
+    )
+    assert float(r.out) < 1.0
+
+
+CTRL_C = """
+def raised(f, after=0.4, within=1.0):
+    threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    try:
+        f()
+    except KeyboardInterrupt as e:
+        took = time.monotonic() - began
+        assert e.__context__ is None and after * 0.8 <= took < after + within, (took, e.__context__)
+        return
+    raise AssertionError("not interrupted")
+"""
+
+
+def test_ctrl_c_in_a_wait_for_fused_programs():
+    with_fake(
+        CTRL_C
+        + """
+slow("PJRT_Client_Compile", 3000)
+step()
+raised(torch.tpu.compiler.wait)
+slow("PJRT_Client_Compile", 0)
+torch.tpu.compiler.wait()
+assert step().cpu().tolist() == [0] * 5
+"""
+    )
+
+
+def test_ctrl_c_while_a_fused_program_runs():
+    good(
+        "import os, signal, threading, time, torch"
+        + CTRL_C
+        + """
+torch.manual_seed(0)
+a = torch.randn(1024, 1024, device="tpu") / 32
+def work(n):
+    b = a
+    for _ in range(n):
+        b = b @ a
+    return b
+for _ in range(3):
+    got = work(24).cpu()
+    torch.tpu.compiler.wait()
+began = time.monotonic()
+work(24).cpu()
+each = (time.monotonic() - began) / 24
+raised(lambda: work(int(1.5 / each))[0, 0].item(), 0.3, 30)
+torch.testing.assert_close(work(24).cpu(), got)
+""",
+    )
+
+
+def test_fork_with_an_open_trace():
+    good(
+        """
+        import os, torch
+        x = torch.ones(3, device="tpu")
+        for _ in range(3):
+            y = (x + 1) * 2
+            torch.tpu.flush()
+        y = (x + 1) * 2
+        pid = os.fork()
+        if pid == 0:
+            said = 0
+            for f in (lambda: x + 1, lambda: y.cpu(), torch.tpu.flush, torch.tpu.synchronize):
+                try:
+                    f()
+                except RuntimeError as e:
+                    said += "forked after it was opened" in str(e)
+            os._exit(said)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 4, status
+        assert y.tolist() == [4] * 3
+        """
+    )
+
+
+def test_a_trace_holds_no_more_memory_than_it_may():
+    """Results that nobody holds are kept by the trace until it is cut, and it is cut before they are many."""
+    good(
+        """
+        import resource, torch
+        def resident(): return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20
+        x = torch.ones(4 << 20, device="tpu")   # 16 MiB
+        torch.tpu.synchronize()
+        before, peak = resident(), 0
+        y = x
+        for i in range(300):
+            y = (y + 1).clamp_(max=50 + i % 7) if i % 3 else y * 0.5
+            peak = max(peak, resident())
+        want = torch.ones(())
+        for i in range(300):
+            want = (want + 1).clamp_(max=50 + i % 7) if i % 3 else want * 0.5
+        torch.testing.assert_close(y[0].cpu(), want)
+        print(torch.tpu.fuse_stats(), before, peak)
+        assert peak - before < 3000, (before, peak)
+        """,
+    )
+
+
+def test_a_loop_of_training_does_not_grow():
+    def losses():
+        model = torch.nn.Linear(64, 64).to("tpu")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(60):
+            optimizer.zero_grad()
+            model(torch.ones(8, 64, device="tpu")).square().mean().backward()
+            optimizer.step()
+        torch.tpu.synchronize()
+
+    losses()
+    before = torch.tpu.memory_allocated()
+    losses()
+    assert torch.tpu.memory_allocated() <= before + (1 << 16)
+
+
+def test_out_of_memory_is_told_and_nothing_is_lost():
+    good(
+        """
+        import torch
+        x = torch.ones(1 << 20, device="tpu")
+        torch.tpu.synchronize()
+        torch.tpu.set_per_process_memory_fraction(1e-9 + (40 << 20) / torch.tpu.mem_get_info()[1])
+        kept = []
+        try:
+            for i in range(40):
+                kept.append(x + i)
+            torch.tpu.synchronize()
+        except torch.tpu.OutOfMemoryError as e:
+            print("told")
+        else:
+            raise AssertionError("not told")
+        n = len(kept)
+        first = kept[0]
+        kept.clear()
+        assert first[0].item() == 1 and n > 3
+        assert (x + 1)[5].item() == 2
+        """
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- every op
+
+
+@pytest.mark.parametrize("case", opfuse.sampled_cases(), ids=lambda c: c.id.replace(" ", "-"))
+def test_op(case):
+    """`make fuse` runs every op."""
+    try:
+        opfuse.Runner(case, count=2).run()
+    except opcase.Nothing as e:
+        pytest.skip(str(e))
+
+
+# --------------------------------------------------------------------------------------------- beside other ways to run
+
+
+def test_compiled_functions_in_the_midst_of_a_trace():
+    compiled = torch.compile(lambda a, b: (a * b).relu() + 1, backend="tpu")
+    x, y = torch.arange(4.0, device="tpu"), torch.full((4,), 2.0, device="tpu")
+    for _ in range(4):
+        a = x + 1
+        b = compiled(a, y) * 2
+        a.mul_(10)
+        torch.tpu.flush()
+        assert b.tolist() == [6.0, 10.0, 14.0, 18.0] and a.tolist() == [10.0, 20.0, 30.0, 40.0]
+        torch.tpu.compiler.wait()
+
+
+def test_autocast_and_checkpoints():
+    def body(device):
+        torch.manual_seed(2)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(device)
+        x = torch.linspace(-1, 1, 16).reshape(2, 8).to(device)
+        with torch.autocast(device, dtype=torch.bfloat16):
+            y = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+        y.float().sum().backward()
+        return [y.detach().float().cpu(), *(p.grad.cpu() for p in model.parameters())]
+
+    want = body("cpu")
+    for got in (again(lambda: body("tpu")),):
+        for g, w in zip(got, want, strict=True):
+            torch.testing.assert_close(g, w, rtol=3e-2, atol=3e-2)
+
+
+def test_the_environment_asks_for_it():
+    code = """
+import threading, torch
+def tell(): print(torch.tpu.eager_mode)
+tell()
+t = threading.Thread(target=tell)
+t.start()
+t.join()
+"""
+    env = os.environ | {"PYTHONPATH": str(PACKAGE), "TORCH_TPU_DEFER_AND_FUSE": "1"}
+    r = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert r.stdout.split() == ["EagerMode.FUSE"] * 2 and r.stderr == "", r
