@@ -39,14 +39,16 @@ class Setup:
         self.random = torch.Generator().manual_seed(width)
         self.values: Values = []
 
-    def net(self, inputs: int, outputs: int, *, dropout: float = 0.0) -> torch.nn.Module:
-        layers = [
-            torch.nn.Linear(inputs, self.width),
-            torch.nn.ReLU(),
-            torch.nn.Dropout(dropout),
-            torch.nn.Linear(self.width, outputs),
-        ]
-        return torch.nn.Sequential(*layers).to(self.device)
+    def net(self, inputs: int, outputs: int) -> torch.nn.Module:
+        layers = [torch.nn.Linear(inputs, self.width), torch.nn.ReLU(), torch.nn.Linear(self.width, outputs)]
+        return self.own(torch.nn.Sequential(*layers))
+
+    def own(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model on the device, with weights of its own: threads share PyTorch's generator."""
+        with torch.no_grad():
+            for p in model.parameters():
+                p.uniform_(-0.3, 0.3, generator=self.random)
+        return model.to(self.device)
 
     def normal(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=self.random).to(self.device)
