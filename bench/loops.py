@@ -172,6 +172,20 @@ def plain(s: Setup) -> Loop:
         yield
 
 
+def prepared(s: Setup) -> Loop:
+    """Training on batches that were all on the device before, nothing read."""
+    model = s.net(20, 5)
+    s.keep(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batches = [(s.normal(16, 20), s.classes(5, 16)) for _ in range(10)]
+    for i in itertools.count():
+        x, y = batches[i % 10]
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        yield
+
+
 def chain(s: Setup) -> Loop:
     """x = x + y and nothing read. An iteration is 100 of them."""
     x, y = s.normal(s.width), s.normal(s.width)
@@ -184,7 +198,7 @@ def chain(s: Setup) -> Loop:
 
 
 LOOPS: dict[str, Callable[[Setup], Loop]] = {
-    f.__name__: f for f in (reads, accumulation, evaluation, gan, buckets, shuffled, plain, chain)
+    f.__name__: f for f in (reads, accumulation, evaluation, gan, buckets, shuffled, plain, prepared, chain)
 }
 
 
