@@ -9,6 +9,8 @@
 
 #define MAX_TEXT ((size_t)64 << 20)
 #define BARRIER_NELEM 1024 /* smaller values are cheaper computed twice than kept */
+#define CHEAP 2u           /* operations that may be made again in each part that reads their result */
+#define CHEAP_WITHIN 16u   /* the same in one part that uses it several times */
 
 typedef struct span {
   const char *at;
@@ -19,6 +21,8 @@ typedef struct span {
 typedef struct function {
   uint32_t nparam, nresult;
   span *params, *results; /* of one array */
+  uint32_t *fans;         /* [nparam] times that a parameter goes into results, were nothing kept on the way; capped */
+  uint32_t nline;         /* operations, about */
   span body;              /* from after the signature to the module's end */
 } function;
 
@@ -31,16 +35,19 @@ typedef struct pack {
 enum { MAX_PACKS = 32 };
 
 typedef struct slot {
-  int32_t version; /* of `versions`; -1: not met yet */
-  int32_t param;   /* of @main; -1: none */
+  int32_t version;   /* of `versions`; -1: not met yet */
+  int32_t param;     /* of @main; -1: none */
+  bool gives;        /* what is written to it may take its memory */
+  uint64_t *readers; /* set of parts that read what it held at first */
   span type;
 } slot;
 
 /* A value that a slot holds for a while. */
 typedef struct version {
   uint32_t part, result; /* part UINT32_MAX: a parameter, `result` its number */
-  uint32_t nreader;
-  bool barred; /* it went through a barrier */
+  uint32_t nreader, fan; /* fan: summed over its readers, see function */
+  uint32_t cost;         /* operations to compute it from what is kept */
+  bool barred;           /* it went through a barrier */
 } version;
 
 typedef struct composer {
@@ -51,7 +58,8 @@ typedef struct composer {
   slot *slots;
   version *versions;
   uint32_t nversion, version_cap;
-  uint32_t *written; /* versions that parts make, in order of parts and products */
+  uint64_t *before; /* [npart] sets of parts whose results a part needs */
+  size_t nset;      /* words of a set of parts */
   pack packs[MAX_PACKS];
   uint32_t npack, *pack_of, *at; /* [nnumber] */
   uint32_t nnumber;
@@ -113,6 +121,71 @@ static const char *read_signature(const char *p, function *f, bool count) {
   return strncmp(p, ") {\n", 4) == 0 ? p + 4 : NULL;
 }
 
+/* ------------------------------------------------------------------------------------------- how often a value is used */
+
+#define MOST 1000000u /* where counts stop */
+
+static uint32_t add_capped(uint32_t a, uint64_t b) {
+  return b > MOST || a + b > MOST ? MOST : a + (uint32_t)b;
+}
+
+/* Operations whose results are kept in any case, as are what goes into them. */
+static bool keeps(const char *line, size_t n) {
+  static const char *const words[] = {"dot_general", "convolution",   "stablehlo.reduce", "sort",     "scatter",
+                                      "while",       "custom_call",   "optimization_b",   "cholesky", "triangular",
+                                      "fft",         "concatenate\"", "dynamic_update",   "func.call"};
+  for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
+    if (memmem(line, n, words[k], strlen(words[k])) != NULL) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The counter of the value that the text after a '%' names; NULL: none that is looked at. */
+static uint32_t *counter(function *f, uint32_t *values, uint32_t nvalue, const char *name) {
+  bool param = strncmp(name, "arg", 3) == 0;
+  char *end;
+  unsigned long k = strtoul(name + (param ? 3 : 0), &end, 10);
+  if (end == name + (param ? 3 : 0) || k >= (param ? f->nparam : nvalue)) {
+    return NULL;
+  }
+  return param ? &f->fans[k] : &values[k];
+}
+
+/* From the last line to the first: a value is used as often as what is made of it. */
+static bool count_uses(function *f) {
+  const char *first = f->body.at, *end = first + f->body.n;
+  uint32_t nvalue = 0;
+  for (const char *p = first; (p = memmem(p, (size_t)(end - p), "\n    ", 5)) != NULL; p++) {
+    nvalue++;
+  }
+  f->nline = nvalue;
+  nvalue = 2 * nvalue + 64; /* names of blocks' arguments are numbers too */
+  uint32_t *values = calloc(nvalue, sizeof *values);
+  f->fans = calloc(f->nparam + 1, sizeof *f->fans);
+  for (const char *stop = end; values != NULL && f->fans != NULL && stop > first;) {
+    const char *line = stop - 1;
+    while (line > first && line[-1] != '\n') {
+      line--;
+    }
+    const char *is = memmem(line, (size_t)(stop - line), " = ", 3),
+               *name = is != NULL ? memchr(line, '%', (size_t)(is - line)) : NULL;
+    uint32_t *made = name != NULL ? counter(f, values, nvalue, name + 1) : NULL;
+    uint32_t times = made == NULL || keeps(line, (size_t)(stop - line)) ? 1 : *made;
+    for (const char *p = is != NULL ? is : line; (p = memchr(p, '%', (size_t)(stop - p))) != NULL; p++) {
+      uint32_t *used = counter(f, values, nvalue, p + 1);
+      if (used != NULL) {
+        *used = add_capped(*used, times);
+      }
+    }
+    stop = line;
+  }
+  bool ok = values != NULL && f->fans != NULL;
+  free(values);
+  return ok;
+}
+
 static bool read_function(const ttc__lowered *low, function *f) {
   static const char head[] = "func.func public @main(";
   const char *p = strstr(low->text, head);
@@ -130,7 +203,7 @@ static bool read_function(const ttc__lowered *low, function *f) {
   f->results = f->params + f->nparam;
   f->body.at = read_signature(p, f, false);
   f->body.n = low->text_nbyte - (size_t)(f->body.at - low->text);
-  return f->body.n > 2 && strcmp(f->body.at + f->body.n - 2, "}\n") == 0;
+  return f->body.n > 2 && strcmp(f->body.at + f->body.n - 2, "}\n") == 0 && count_uses(f);
 }
 
 static bool find_functions(composer *c) {
@@ -168,14 +241,50 @@ static uint32_t add_version(composer *c, uint32_t part, uint32_t result) {
   return c->nversion++;
 }
 
-static bool read_slot(composer *c, uint32_t s, span type) {
+static uint64_t *parts_before(const composer *c, uint32_t part) {
+  return c->before + part * c->nset;
+}
+
+static void put_in(uint64_t *set, uint32_t part) {
+  set[part / 64] |= (uint64_t)1 << part % 64;
+}
+
+/* XLA copies a parameter whose memory is given to a result unless all who read it come before that result is made; then a result
+ * of its own is cheaper. Part `writer` is the first to write to q. */
+static bool read_before(const composer *c, const slot *q, uint32_t writer) {
+  const uint64_t *before = parts_before(c, writer);
+  for (size_t k = 0; q->readers != NULL && k < c->nset; k++) {
+    uint64_t itself = writer / 64 == k ? (uint64_t)1 << writer % 64 : 0;
+    if ((q->readers[k] & ~(before[k] | itself)) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static bool read_slot(composer *c, uint32_t part, uint32_t s, span type, uint32_t fan) {
   slot *q = &c->slots[s];
   if (q->version < 0) {
     q->version = (int32_t)add_version(c, UINT32_MAX, s);
     q->param = 0; /* numbered later */
     q->type = type;
   }
-  c->versions[q->version].nreader++;
+  version *v = &c->versions[q->version];
+  uint64_t *before = parts_before(c, part);
+  if (v->part == UINT32_MAX) {
+    q->readers = q->readers != NULL ? q->readers : calloc(c->nset, sizeof *q->readers);
+    if (q->readers == NULL) {
+      return false;
+    }
+    put_in(q->readers, part);
+  } else {
+    for (size_t k = 0; k < c->nset; k++) {
+      before[k] |= parts_before(c, v->part)[k];
+    }
+    put_in(before, v->part);
+  }
+  v->nreader++;
+  v->fan = add_capped(v->fan, fan);
   return same(q->type, type);
 }
 
@@ -210,7 +319,7 @@ static bool visit_part(composer *c, uint32_t i) {
     bool fits = true;
     switch ((ttc__param_kind)q->kind) {
       case TTC__PARAM_STORE:
-        fits = read_slot(c, part->stores[q->i], f->params[k]);
+        fits = read_slot(c, i, part->stores[q->i], f->params[k], f->fans[k]);
         break;
       case TTC__PARAM_NUMBER:
         fits = add_number(c, f->params[k], q->dtype);
@@ -241,6 +350,9 @@ static bool visit_part(composer *c, uint32_t i) {
     slot *at = &c->slots[s];
     if (at->version >= 0 && !same(at->type, f->results[k])) {
       return false;
+    }
+    if (at->version >= 0 && c->versions[at->version].part == UINT32_MAX) {
+      at->gives = read_before(c, at, i);
     }
     at->type = f->results[k];
     at->version = (int32_t)add_version(c, i, k);
@@ -318,18 +430,33 @@ static void put_barrier(composer *c, uint32_t v, span type) {
   c->versions[v].barred = true;
 }
 
-/* XLA:CPU computes a cheap value again in each of its readers, chains of them without bound: what several parts read is computed
- * once, as it is when the parts run alone. */
+/* XLA:CPU computes a value again in each of its readers rather than keep it, chains of them without bound: what is read several
+ * times and is more than a few operations is computed once, as it is when the parts run alone. */
 static bool wants_barrier(const composer *c, uint32_t v, uint32_t s) {
   const ttc__base *base = c->in->slots[s].base;
-  return !c->in->for_tpu && c->versions[v].nreader > 1 && ttc__nelem(base->ndim, base->dims) >= BARRIER_NELEM;
+  const version *q = &c->versions[v];
+  bool often = (q->nreader > 1 && q->cost > CHEAP) || (q->fan > 1 && q->cost > CHEAP_WITHIN);
+  return !c->in->for_tpu && often && ttc__nelem(base->ndim, base->dims) >= BARRIER_NELEM;
+}
+
+/* Operations to compute part i from what is kept. */
+static uint32_t cost_of(const composer *c, uint32_t i) {
+  const ttc__part *part = &c->in->parts[i];
+  const function *f = function_of(c, i);
+  uint32_t cost = f->nline;
+  for (uint32_t k = 0; k < f->nparam; k++) {
+    const ttc__param *q = &part->low->params[k];
+    const version *v = q->kind == TTC__PARAM_STORE ? &c->versions[c->slots[part->stores[q->i]].version] : NULL;
+    cost = v != NULL && !v->barred ? add_capped(cost, (uint64_t)f->fans[k] * v->cost) : cost;
+  }
+  return cost;
 }
 
 /* *number, *v: numbers and versions used up by the parts before. */
 static void put_part(composer *c, uint32_t i, uint32_t *number, uint32_t *v, char fault[32]) {
   const ttc__part *part = &c->in->parts[i];
   const function *f = function_of(c, i);
-  uint32_t used = *number;
+  uint32_t used = *number, cost = cost_of(c, i);
   for (uint32_t k = 0; k < f->nparam; k++) {
     if (part->low->params[k].kind == TTC__PARAM_NUMBER || part->low->params[k].kind == TTC__PARAM_RNG) {
       put_number(c, used++, f->params[k]);
@@ -364,6 +491,7 @@ static void put_part(composer *c, uint32_t i, uint32_t *number, uint32_t *v, cha
       ++*v;
     }
     c->slots[s].version = (int32_t)*v;
+    c->versions[*v].cost = cost;
     if (wants_barrier(c, *v, s)) {
       put_barrier(c, *v, f->results[k]);
     }
@@ -427,21 +555,21 @@ static bool list_products(composer *c, ttc__lowered *out) {
   return out->products != NULL;
 }
 
-/* "%arg0: T {tf.aliasing_output = 2 : i32}, ..": a slot that is written gives its memory to what is written. */
+/* "%arg0: T {tf.aliasing_output = 2 : i32}, ..". */
 static void put_params(composer *c, ttc__str *s, const ttc__lowered *out) {
   uint32_t k = 0;
   int result = 0;
   for (uint32_t i = 0; i < c->in->nslot; i++) {
-    bool gives = is_result(c, i);
+    bool result_too = is_result(c, i);
     if (c->slots[i].param >= 0) {
       ttc__str_addf(s, "%s%%arg%u: ", k > 0 ? ", " : "", k);
       put(s, c->slots[i].type);
-      if (gives) {
+      if (result_too && c->slots[i].gives) {
         ttc__str_addf(s, " {tf.aliasing_output = %d : i32}", result);
       }
       k++;
     }
-    result += gives ? 1 : 0;
+    result += result_too ? 1 : 0;
   }
   for (uint32_t i = 0; i < c->npack; i++) {
     const pack *p = &c->packs[i];
@@ -535,12 +663,14 @@ static bool allocate(composer *c, uint32_t nnumber, uint32_t nproduct) {
   c->versions = calloc((size_t)in->nslot + nproduct + 1, sizeof *c->versions);
   c->pack_of = calloc(nnumber + 1, sizeof *c->pack_of);
   c->at = calloc(nnumber + 1, sizeof *c->at);
+  c->nset = (in->npart + 63) / 64;
+  c->before = calloc((size_t)in->npart * c->nset + 1, sizeof *c->before);
   c->known = ttc__map_new();
   for (uint32_t s = 0; c->slots != NULL && s < in->nslot; s++) {
     c->slots[s] = (slot){.version = -1, .param = -1};
   }
   return c->functions != NULL && c->function_of != NULL && c->slots != NULL && c->versions != NULL && c->pack_of != NULL &&
-         c->at != NULL && c->known != NULL;
+         c->at != NULL && c->before != NULL && c->known != NULL;
 }
 
 static ttc_status build(composer *c, ttc__lowered *out, uint32_t **places, ttc_error *err) {
@@ -593,6 +723,7 @@ ttc_status ttc__compose(const ttc__composition *in, ttc__lowered *out, uint32_t 
   *nplace = c.nnumber;
   for (uint32_t k = 0; k < c.nfunction; k++) {
     free(c.functions[k].params);
+    free(c.functions[k].fans);
   }
   if (st != TTC_OK) {
     ttc__lowered_free(out);
@@ -601,6 +732,10 @@ ttc_status ttc__compose(const ttc__composition *in, ttc__lowered *out, uint32_t 
   }
   ttc__str_free(&c.body);
   ttc__map_free(c.known);
+  for (uint32_t k = 0; c.slots != NULL && k < in->nslot; k++) {
+    free(c.slots[k].readers);
+  }
+  free(c.before);
   free(c.functions);
   free(c.function_of);
   free(c.slots);
