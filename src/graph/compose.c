@@ -439,7 +439,7 @@ static bool wants_barrier(const composer *c, uint32_t v, uint32_t s) {
   return !c->in->for_tpu && often && ttc__nelem(base->ndim, base->dims) >= BARRIER_NELEM;
 }
 
-/* Operations to compute part i from what is kept. */
+/* Operations to compute a result of part i from what is kept, if its results (those of a list) are alike. */
 static uint32_t cost_of(const composer *c, uint32_t i) {
   const ttc__part *part = &c->in->parts[i];
   const function *f = function_of(c, i);
@@ -449,7 +449,7 @@ static uint32_t cost_of(const composer *c, uint32_t i) {
     const version *v = q->kind == TTC__PARAM_STORE ? &c->versions[c->slots[part->stores[q->i]].version] : NULL;
     cost = v != NULL && !v->barred ? add_capped(cost, (uint64_t)f->fans[k] * v->cost) : cost;
   }
-  return cost;
+  return f->nresult > 1 ? cost / f->nresult : cost;
 }
 
 /* *number, *v: numbers and versions used up by the parts before. */
