@@ -5,6 +5,7 @@
  * program, and a piece that comes once costs no compile. */
 #include "run/fuse.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,21 +40,13 @@ typedef struct piece {
   variant *variants;
 } piece;
 
-static const ttc_op_row fused_row = {.name = "fused program"};
-static uint32_t fused_op = UINT32_MAX;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static void make_op(void) {
-  fused_op = ttc__op_register(&fused_row, NULL);
-}
-
 ttc_status ttc__fuse_init(ttc_device *dev, ttc_error *err) {
-  pthread_once(&once, make_op);
   ttc__fuse *f = calloc(1, sizeof *f);
   if (f != NULL) {
     f->pieces = ttc__map_new();
     f->last = calloc(LAST_PLACES, sizeof *f->last);
   }
-  if (f == NULL || f->pieces == NULL || f->last == NULL || fused_op == UINT32_MAX) {
+  if (f == NULL || f->pieces == NULL || f->last == NULL) {
     if (f != NULL) {
       ttc__map_free(f->pieces);
       free(f->last);
@@ -311,6 +304,36 @@ static ttc_status compose(ttc_device *dev, uint32_t n, variant *e, ttc_plan *pla
   return st;
 }
 
+static const char *name_of(const record *r) {
+  const ttc_op_row *row = r->plan != NULL ? ttc__op_row(r->plan->op) : NULL;
+  return row != NULL ? row->name : "?";
+}
+
+/* An op for the program's name in errors, reports and profiles: "mm .. sum (23 fused calls)". UINT32_MAX: out of memory. */
+static uint32_t name_program(ttc_device *dev, uint32_t n) {
+  uint32_t first = 0, last = n - 1, op = UINT32_MAX;
+  while (first < last && ttc__trace_record(dev, first)->plan == NULL) {
+    first++;
+  }
+  while (last > first && ttc__trace_record(dev, last)->plan == NULL) {
+    last--;
+  }
+  char name[128];
+  snprintf(name, sizeof name, "%.40s .. %.40s (%u fused calls)", name_of(ttc__trace_record(dev, first)),
+           name_of(ttc__trace_record(dev, last)), last - first + 1);
+  ttc_op_row *row = calloc(1, sizeof *row);
+  char *own = strdup(name);
+  if (row != NULL && own != NULL) {
+    *row = (ttc_op_row){.name = own, .tol = TOL_LOOSE};
+    op = ttc__op_register(row, NULL);
+  }
+  if (op == UINT32_MAX) {
+    free(row);
+    free(own);
+  }
+  return op;
+}
+
 /* Have the variant's program made. False: it cannot be. */
 static bool ask_for(ttc_device *dev, uint32_t n, variant *v) {
   ttc_error err = {0};
@@ -321,7 +344,7 @@ static bool ask_for(ttc_device *dev, uint32_t n, variant *v) {
       break;
     }
   }
-  ttc_plan *plan = ttc__plan_new(dev, fused_op);
+  ttc_plan *plan = ttc__plan_new(dev, UINT32_MAX);
   if (plan == NULL) {
     return true;
   }
@@ -331,6 +354,7 @@ static bool ask_for(ttc_device *dev, uint32_t n, variant *v) {
     ttc__plan_release(plan);
     return false;
   }
+  plan->op = name_program(dev, n);
   v->asked = true;
   v->plan = plan;
   dev->fuse->stats.programs++;

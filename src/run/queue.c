@@ -13,8 +13,8 @@
 #define LONGEST_NAP_NS 1500000
 #define RECORDS_END_NAP 16
 #define PATIENCE_NS 100000000 /* of launching without a look at what else there is */
-#define IDLE_NAP_NS 2000000
-#define IDLE_NAPS 3 /* without a call, until what is kept back is launched */
+#define IDLE_NAP_NS 4000000
+#define IDLE_NAPS 5 /* without a call, until what is kept back is launched */
 
 static uint32_t queued(ttc_device *dev) {
   return atomic_load_explicit(&dev->head, memory_order_acquire) - atomic_load_explicit(&dev->tail, memory_order_acquire);
