@@ -304,23 +304,32 @@ static ttc_status compose(ttc_device *dev, uint32_t n, variant *e, ttc_plan *pla
   return st;
 }
 
-static const char *name_of(const record *r) {
-  const ttc_op_row *row = r->plan != NULL ? ttc__op_row(r->plan->op) : NULL;
+/* The plan of the first launch; there is one. */
+static const ttc_plan *first_launch(ttc_device *dev, uint32_t n) {
+  uint32_t i = 0;
+  while (i + 1 < n && ttc__trace_record(dev, i)->plan == NULL) {
+    i++;
+  }
+  return ttc__trace_record(dev, i)->plan;
+}
+
+static const char *name_of(const ttc_plan *plan) {
+  const ttc_op_row *row = plan != NULL ? ttc__op_row(plan->op) : NULL;
   return row != NULL ? row->name : "?";
 }
 
 /* An op for the program's name in errors, reports and profiles: "mm .. sum (23 fused calls)". UINT32_MAX: out of memory. */
 static uint32_t name_program(ttc_device *dev, uint32_t n) {
-  uint32_t first = 0, last = n - 1, op = UINT32_MAX;
-  while (first < last && ttc__trace_record(dev, first)->plan == NULL) {
-    first++;
+  uint32_t last = n - 1, op = UINT32_MAX, calls = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    calls += ttc__trace_record(dev, i)->plan != NULL ? 1 : 0;
   }
-  while (last > first && ttc__trace_record(dev, last)->plan == NULL) {
+  while (last > 0 && ttc__trace_record(dev, last)->plan == NULL) {
     last--;
   }
   char name[128];
-  snprintf(name, sizeof name, "%.40s .. %.40s (%u fused calls)", name_of(ttc__trace_record(dev, first)),
-           name_of(ttc__trace_record(dev, last)), last - first + 1);
+  snprintf(name, sizeof name, "%.40s .. %.40s (%u fused calls)", name_of(first_launch(dev, n)),
+           name_of(ttc__trace_record(dev, last)->plan), calls);
   ttc_op_row *row = calloc(1, sizeof *row);
   char *own = strdup(name);
   if (row != NULL && own != NULL) {
@@ -337,13 +346,7 @@ static uint32_t name_program(ttc_device *dev, uint32_t n) {
 /* Have the variant's program made. False: it cannot be. */
 static bool ask_for(ttc_device *dev, uint32_t n, variant *v) {
   ttc_error err = {0};
-  for (uint32_t i = 0; i < n; i++) {
-    const ttc_plan *first = ttc__trace_record(dev, i)->plan;
-    if (first != NULL) {
-      dev->options = first->options;
-      break;
-    }
-  }
+  dev->options = first_launch(dev, n)->options;
   ttc_plan *plan = ttc__plan_new(dev, UINT32_MAX);
   if (plan == NULL) {
     return true;
@@ -354,7 +357,8 @@ static bool ask_for(ttc_device *dev, uint32_t n, variant *v) {
     ttc__plan_release(plan);
     return false;
   }
-  plan->op = name_program(dev, n);
+  uint32_t named = name_program(dev, n);
+  plan->op = named != UINT32_MAX ? named : first_launch(dev, n)->op;
   v->asked = true;
   v->plan = plan;
   dev->fuse->stats.programs++;
