@@ -41,6 +41,7 @@ from torch_tpu._decompose import GraphBuilder, Untraceable, _Table, row_name, ta
 __all__ = ["Artifact", "load", "save"]
 
 _KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant", "USER_INPUT": "user"}
+_REGIONS = ("cond", "while_loop", "scan", "map_impl")
 _WRITES = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
 
@@ -55,9 +56,13 @@ def save(ep: torch.export.ExportedProgram, path: str | os.PathLike[str]) -> None
         path: the folder; made if need be, an artifact there is replaced.
 
     Raises:
-        NotImplementedError: if the program cannot be one: sizes that vary or depend on data, random numbers, ops without a row.
+        TypeError: if ``ep`` is something else.
+        NotImplementedError: if the program cannot be one: sizes that vary or depend on data, random numbers, branches and loops,
+            ops without a row.
     """
-    _refuse_dynamic(ep)
+    if not isinstance(ep, torch.export.ExportedProgram):
+        raise TypeError(f"expected what torch.export.export(model, arguments) gives, got {type(ep).__name__}")
+    _refuse(ep)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)  # PyTorch's own, of its own use of LeafSpec
         ep = ep.run_decompositions({})
@@ -73,9 +78,11 @@ def save(ep: torch.export.ExportedProgram, path: str | os.PathLike[str]) -> None
     _artifact.write(pathlib.Path(path), signature, programs, _weights(ep, signature))
 
 
-def _refuse_dynamic(ep: torch.export.ExportedProgram) -> None:
+def _refuse(ep: torch.export.ExportedProgram) -> None:
     for node in ep.graph.nodes:
         val = node.meta.get("val")
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _REGIONS:
+            raise NotImplementedError(f"{node.target.name()} cannot be exported: a branch or a loop is no part of an artifact yet")
         if node.op == "placeholder" and isinstance(val, torch.Tensor):
             for axis, size in enumerate(val.shape):
                 if isinstance(size, torch.SymInt):

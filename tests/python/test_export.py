@@ -271,6 +271,7 @@ def test_dynamic_sizes_are_refused(tmp_path):
         (lambda x: nn.functional.dropout(x, training=True), "random"),
         (lambda x: x + torch.rand(3), "random"),
         (lambda x: x.nonzero(), "nonzero|size"),
+        (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "cond cannot be exported"),
     ],
 )
 def test_what_no_artifact_can_hold_is_refused(tmp_path, fn, words):
@@ -278,6 +279,11 @@ def test_what_no_artifact_can_hold_is_refused(tmp_path, fn, words):
     with pytest.raises(NotImplementedError, match=words):
         tpu_export.save(ep, tmp_path / "net")
     assert not (tmp_path / "net").exists()
+
+
+def test_what_is_saved_is_an_exported_program(tmp_path):
+    with pytest.raises(TypeError, match="gives, got Linear"):
+        tpu_export.save(nn.Linear(3, 2), tmp_path / "net")
 
 
 def test_wrong_arguments(tmp_path):
