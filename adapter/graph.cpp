@@ -363,6 +363,15 @@ std::vector<Kind> kinds_of_row(const std::optional<c10::OperatorHandle>& handle,
 }
 }  // namespace
 
+/* A call that is not run. */
+static ttc_call call_of(uint32_t op, const std::vector<ttc_arg>& args) {
+  ttc_call call = {};
+  call.op = op;
+  call.narg = static_cast<uint32_t>(args.size());
+  call.args = args.data();
+  return call;
+}
+
 PyObject* py_graph_node(PyObject*, PyObject* args) {
   PyObject *capsule = nullptr, *values = nullptr, *results = nullptr;
   const char* name = nullptr;
@@ -394,16 +403,7 @@ PyObject* py_graph_node(PyObject*, PyObject* args) {
     }
   }
   std::vector<int32_t> ids(specs.size());
-  ttc_call call = {.op = op,
-                   .narg = static_cast<uint32_t>(node.args.size()),
-                   .args = node.args.data(),
-                   .default_float = 0,
-                   .blocking = 0,
-                   .ninto = 0,
-                   .into = nullptr,
-                   .prompt = 0,
-                   .defer = 0,
-                   .settings = 0};
+  ttc_call call = call_of(op, node.args);
   ttc_error err;
   if (ttc_graph_node(g->graph, &call, static_cast<uint32_t>(specs.size()), specs.data(), ids.data(), &err) != TTC_OK) {
     return raise_python(err);
@@ -506,16 +506,7 @@ PyObject* py_graph_export(PyObject*, PyObject* args) {
     tensors.push_back({nullptr, s.sizes, s.strides, 0, -2, static_cast<uint8_t>(s.dtype), static_cast<uint8_t>(s.ndim)});
     arguments.push_back(argument(&tensors.back()));
   }
-  ttc_call call = {.op = op,
-                   .narg = static_cast<uint32_t>(arguments.size()),
-                   .args = arguments.data(),
-                   .default_float = 0,
-                   .blocking = 0,
-                   .ninto = 0,
-                   .into = nullptr,
-                   .prompt = 0,
-                   .defer = 0,
-                   .settings = 0};
+  ttc_call call = call_of(op, arguments);
   ttc_error err;
   char* text = nullptr;
   if (ttc_call_export(&call, static_cast<uint32_t>(outs.size()), outs.data(), writes.data(), for_tpu, &text, &err) != TTC_OK) {

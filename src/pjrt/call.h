@@ -70,6 +70,7 @@ ttc_status ttc__pjrt_nothing(const pjrt_plugin *p, const char *call, const char 
 
 /* Serialized CompileOptionsProto for one device; free with ttc__str_free, also after a failure. */
 ttc_status ttc__pjrt_write_options(int id, bool on_cpu, const char *const *flags, ttc__str *out, ttc_error *err);
+PJRT_Program ttc__pjrt_program(const char *text, size_t nbyte); /* of StableHLO text, which it does not copy */
 PJRT_Buffer_Type ttc__pjrt_type(ttc_dtype d);
 /* The addressable device of that number, or an error. */
 ttc_status ttc__pjrt_device(const pjrt_client *c, int device, PJRT_Device **out, ttc_error *err);

@@ -185,21 +185,25 @@ static ttc_status wrap(const pjrt_client *c, PJRT_LoadedExecutable *loaded, pjrt
   return TTC_OK;
 }
 
+PJRT_Program ttc__pjrt_program(const char *text, size_t nbyte) {
+  static const char format[] = "mlir";
+  union {
+    const char *in;
+    char *code; /* only written to by calls that return a program */
+  } given = {.in = text};
+  return (PJRT_Program){.struct_size = PJRT_Program_STRUCT_SIZE,
+                        .code = given.code,
+                        .code_size = nbyte,
+                        .format = format,
+                        .format_size = sizeof format - 1};
+}
+
 ttc_status pjrt_compile(pjrt_client *c, int device, const char *text, size_t nbyte, const char *const *xla_flags, pjrt_exe **out,
                         ttc_error *err) {
-  static const char format[] = "mlir";
   ttc__str options;
   ttc_status status = write_options(c, device, xla_flags, &options, err);
   if (status == TTC_OK) {
-    union {
-      const char *in;
-      char *code; /* only written to by calls that return a program */
-    } program_text = {.in = text};
-    PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE,
-                            .code = program_text.code,
-                            .code_size = nbyte,
-                            .format = format,
-                            .format_size = sizeof format - 1};
+    PJRT_Program program = ttc__pjrt_program(text, nbyte);
     PJRT_Client_Compile_Args args = {
         .client = c->client, .program = &program, .compile_options = ttc__str_get(&options), .compile_options_size = options.len};
     status = PJRT_CALL(c->plugin, PJRT_Client_Compile, &args, err);

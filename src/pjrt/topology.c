@@ -89,16 +89,7 @@ static void read_optimized(const pjrt_plugin *p, PJRT_Executable *e, pjrt_aot *o
 
 ttc_status pjrt_topology_compile(pjrt_topology *t, const char *text, size_t nbyte, const char *const *xla_flags, pjrt_aot *out,
                                  ttc_error *err) {
-  static const char format[] = "mlir";
-  union {
-    const char *in;
-    char *code; /* only written to by calls that return a program */
-  } program_text = {.in = text};
-  PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE,
-                          .code = program_text.code,
-                          .code_size = nbyte,
-                          .format = format,
-                          .format_size = sizeof format - 1};
+  PJRT_Program program = ttc__pjrt_program(text, nbyte);
   ttc__str options;
   ttc_status status = ttc__pjrt_write_options(0, false, xla_flags, &options, err);
   if (status == TTC_OK) {

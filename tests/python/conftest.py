@@ -52,3 +52,17 @@ def pytest_runtest_setup(item):
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(20)
+
+
+@pytest.fixture
+def untraced():
+    """Nothing is traced so far, nothing fell back."""
+    from torch_tpu import _compile
+
+    torch._dynamo.reset()
+    torch.tpu.reset_fallbacks()
+    _compile.refused.clear()
+
+
+def compiled(f, **options):
+    return torch.compile(f, backend="tpu", **options)

@@ -11,6 +11,7 @@ every expected failure that ran has failed.
 
 import argparse
 import fnmatch
+import functools
 import json
 import os
 import pathlib
@@ -25,6 +26,7 @@ EXPECTED = HERE / "expected_failures.txt"
 SAMPLES = 8  # of a case, at most
 
 
+@functools.cache
 def expected() -> dict[str, str]:
     """{case id: reason} of the committed list."""
     found = {}
@@ -33,6 +35,25 @@ def expected() -> dict[str, str]:
             op, mode, dtype, reason = line.split(maxsplit=3)
             found[f"{op} {mode} {dtype}"] = reason
     return found
+
+
+def check(case) -> None:
+    """As a test: the case passes, or fails as the committed list says."""
+    import opcase
+    import opcompile
+    import pytest
+
+    reason = expected().get(case.id)
+    try:
+        opcompile.Runner(case, count=2 if reason is None else SAMPLES).run()
+    except opcase.Nothing as e:
+        pytest.skip(str(e))
+    except Exception as e:
+        if reason is None:
+            raise
+        pytest.xfail(f"{reason} ({type(e).__name__})")
+    if reason is not None:
+        pytest.fail(f"passes, so it must leave expected_failures.txt ({reason})")
 
 
 def worker(count: int) -> None:

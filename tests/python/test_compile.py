@@ -6,20 +6,11 @@ import torch._dynamo
 import torch.nn as nn
 import torch.nn.functional as F
 import torch_tpu
+from conftest import compiled
 from torch_tpu import _compile
 
 DEV = "tpu"
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    torch.tpu.reset_fallbacks()
-    _compile.refused.clear()
-
-
-def compiled(f, **options):
-    return torch.compile(f, backend="tpu", **options)
+pytestmark = pytest.mark.usefixtures("untraced")
 
 
 def same(make, rtol=1e-4, atol=1e-5, **options):

@@ -13,12 +13,8 @@ from torch import nn
 from torch._dynamo.comptime import comptime
 
 DEV = "tpu"
+pytestmark = pytest.mark.usefixtures("untraced")
 compiler = torch.tpu.compiler
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -9,12 +9,8 @@ import torch_tpu
 from torch_tpu._compile import entry
 
 DEV = "tpu"
+pytestmark = pytest.mark.usefixtures("untraced")
 FACTOR = 2.0
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
 
 
 @pytest.fixture

@@ -6,28 +6,16 @@ Here one op of ten runs in one mode, chosen by a hash of its name; with TORCH_TP
 
 import os
 
-import opcase
 import opcompile
 import pytest
 import sweep
 
-EXPECTED = sweep.expected()
 CASES = opcompile.all_cases() if os.environ.get("TORCH_TPU_SWEEP") else opcompile.sampled_cases()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id.replace(" ", "-"))
 def test_compiled_op(case):
-    reason = EXPECTED.get(case.id)
-    try:
-        opcompile.Runner(case, count=2 if reason is None else sweep.SAMPLES).run()
-    except opcase.Nothing as e:
-        pytest.skip(str(e))
-    except Exception as e:
-        if reason is None:
-            raise
-        pytest.xfail(f"{reason} ({type(e).__name__})")
-    if reason is not None:
-        pytest.fail(f"passes, so it must leave expected_failures.txt ({reason})")
+    sweep.check(case)
 
 
 def test_the_sample_has_every_mode():

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from torch_tpu._compile.program import Compiled, Stage, _Call, _fill
+from torch_tpu._compile.program import Compiled, Stage, _Call
+from torch_tpu._compile.saved import fill
 from torch_tpu._compile.stages import writes
 from torch_tpu._core import core
 
@@ -42,10 +43,10 @@ def _pretend(compiled: Compiled, args: list[Any], grads: dict[torch.Tensor, torc
             finally:
                 core().ttc_compile_only(before)
         elif isinstance(step, _Call):
-            env[step.out] = _fill(step.args, env)[0] if writes(step.node) else _nothing(step.node.meta.get("val"), compiled, values)
+            env[step.out] = fill(step.args, env)[0] if writes(step.node) else _nothing(step.node.meta.get("val"), compiled, values)
         else:
             step(env, values)
-    return _fill(compiled.outputs, env)
+    return fill(compiled.outputs, env)
 
 
 @contextlib.contextmanager

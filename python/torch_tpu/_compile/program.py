@@ -12,7 +12,7 @@ from torch import fx
 from torch_tpu._bounds import stats
 from torch_tpu._compile import watch
 from torch_tpu._compile.bounded import Bounded, placed
-from torch_tpu._compile.saved import Saved
+from torch_tpu._compile.saved import Place, Saved, fill
 from torch_tpu._compile.sizes import Sizes
 from torch_tpu._compile.stages import stages, writes
 from torch_tpu._decompose import GraphBuilder, Untraceable
@@ -163,11 +163,11 @@ class _Call:
         self.node = node
         self.target: Any = node.target
         self.out = slot[node]
-        self.args = fx.node.map_arg(node.args, lambda n: _Slot(slot[n]))
-        self.kwargs = fx.node.map_arg(node.kwargs, lambda n: _Slot(slot[n]))
+        self.args = fx.node.map_arg(node.args, lambda n: Place(slot[n]))
+        self.kwargs = fx.node.map_arg(node.kwargs, lambda n: Place(slot[n]))
 
     def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
-        got = self.target(*_fill(self.args, env), **_fill(self.kwargs, env))
+        got = self.target(*fill(self.args, env), **fill(self.kwargs, env))
         if isinstance(got, tuple) and any(v is None for v in got):  # fused attention's seeds, which nobody reads
             got = tuple(torch.empty(0, device="tpu") if v is None else v for v in got)
         env[self.out] = got
@@ -182,20 +182,6 @@ class _Forget:
     def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
         for i in self.slots:
             env[i] = None
-
-
-class _Slot(int):
-    """Place of a value in a call's environment."""
-
-
-def _fill(a: Any, env: list[Any]) -> Any:
-    if isinstance(a, _Slot):
-        return env[a]
-    if isinstance(a, list | tuple):
-        return type(a)(_fill(e, env) for e in a)
-    if isinstance(a, dict):
-        return {k: _fill(v, env) for k, v in a.items()}
-    return a
 
 
 class Compiled(Saved):
@@ -232,7 +218,7 @@ class Compiled(Saved):
             if here and at < end:
                 self.steps.append(_Forget([slot[n] for n, last in done.items() if last == at]))
         # What a write gives is the input that it writes.
-        self.outputs = fx.node.map_arg(list(nodes[-1].args[0]), lambda n: _Slot(slot[n.args[0] if writes(n) else n]))
+        self.outputs = fx.node.map_arg(list(nodes[-1].args[0]), lambda n: Place(slot[n.args[0] if writes(n) else n]))
         # A graph of known sizes that is one program and nothing else is called without all this from its second call on.
         self.direct: Callable[..., list[Any]] | None = None
         simple = len(self.steps) == 1 and not self.sizes.where and not any(isinstance(c, torch.Tensor) for c in self.rest)
@@ -248,8 +234,8 @@ class Compiled(Saved):
         self.only = None
         if program is None:  # it was refused
             return
-        places = [program.fills.index(o) if o in program.fills else -2 - o if isinstance(o, _Slot) else o for o in self.outputs]
-        if all(isinstance(o, _Slot) or o is None for o in self.outputs):
+        places = [program.fills.index(o) if o in program.fills else -2 - o if isinstance(o, Place) else o for o in self.outputs]
+        if all(isinstance(o, Place) or o is None for o in self.outputs):
             op = program.ids[()]
             self.direct = _C.Program(op, program.inputs, program.into, [-1 if o is None else o for o in places], program.settings)
 
@@ -265,4 +251,4 @@ class Compiled(Saved):
             step(env, values)
         if self.only is not None:
             self._go_direct()
-        return _fill(self.outputs, env)
+        return fill(self.outputs, env)

@@ -48,8 +48,19 @@ def version() -> str:
     return digest.hexdigest()
 
 
-class _Node(int):
-    """A node's place in its graph."""
+class Place(int):
+    """Where the value of a node is found: the node's place in its graph."""
+
+
+def fill(a: Any, values: Sequence[Any]) -> Any:
+    """Arguments with the values that their places stand for."""
+    if isinstance(a, Place):
+        return values[a]
+    if isinstance(a, list | tuple):
+        return type(a)(fill(e, values) for e in a)
+    if isinstance(a, dict):
+        return {k: fill(v, values) for k, v in a.items()}
+    return a
 
 
 def _operator(name: str, overload: str) -> Any:
@@ -122,7 +133,7 @@ def dumps(module: fx.GraphModule) -> bytes:
     Raises:
         pickle.PicklingError, TypeError, AttributeError: if it holds what has no place in a file.
     """
-    place = {n: _Node(i) for i, n in enumerate(module.graph.nodes)}
+    place = {n: Place(i) for i, n in enumerate(module.graph.nodes)}
     nodes = []
     for n in place:
         args, kwargs = (fx.node.map_arg(a, place.__getitem__) for a in (n.args, n.kwargs))
@@ -139,23 +150,13 @@ def dumps(module: fx.GraphModule) -> bytes:
     return file.getvalue()
 
 
-def _fill(a: Any, made: list[fx.Node]) -> Any:
-    if isinstance(a, _Node):
-        return made[a]
-    if isinstance(a, list | tuple):
-        return type(a)(_fill(e, made) for e in a)
-    if isinstance(a, dict):
-        return {k: _fill(v, made) for k, v in a.items()}
-    return a
-
-
 def loads(data: bytes) -> fx.GraphModule:
     """The graph that :func:`dumps` was given."""
     with _disable_current_modes():
         constants, nodes = _Unpickler(io.BytesIO(data)).load()
         graph, made = fx.Graph(), list[fx.Node]()
         for op, name, target, args, kwargs, meta in nodes:
-            node = graph.create_node(op, target, _fill(args, made), _fill(kwargs, made), name)
+            node = graph.create_node(op, target, fill(args, made), fill(kwargs, made), name)
             node.meta = meta
             made.append(node)
         return fx._lazy_graph_module._make_graph_module(constants, graph, class_name="Saved")
