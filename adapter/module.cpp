@@ -309,6 +309,15 @@ PyObject* py_fuse_stats(PyObject*, PyObject* arg) {
   });
 }
 
+PyObject* py_stepped(PyObject*, PyObject*) {
+  return guarded([]() -> PyObject* {
+    if (tpu::any_open()) {
+      ttc_device_stepped(tpu::device(tpu::current_device()));
+    }
+    Py_RETURN_NONE;
+  });
+}
+
 PyObject* py_wait_fused(PyObject*, PyObject* arg) {
   long index = PyLong_AsLong(arg);
   if (index == -1 && PyErr_Occurred() != nullptr) {
@@ -389,6 +398,7 @@ PyMethodDef methods[] = {
     {"set_mode", py_set_mode, METH_VARARGS, "(mode, for_all): this thread's eager mode, or that of threads which set none."},
     {"mode", py_mode, METH_NOARGS, "This thread's eager mode: 0 Strict, 1 Debug, 2 Fuse."},
     {"fuse_stats", py_fuse_stats, METH_O, "What became of the calls kept back on a device, as a dict."},
+    {"stepped", py_stepped, METH_NOARGS, "An optimizer has made its step: calls kept back on this device may be cut here."},
     {"wait_fused", py_wait_fused, METH_O, "Wait until no fused program of a device is being compiled."},
     {"set_value_checks", py_set_value_checks, METH_O, "Of each result in Debug mode: 1 NaN, 2 infinity, 3 both, 0 neither."},
     {"ops", py_ops, METH_NOARGS, "The op table, a dict a row."},

@@ -39,6 +39,8 @@ typedef struct ttc_fuse_stats {
 TTC_API void ttc_device_get_fuse_stats(ttc_device *dev, ttc_fuse_stats *out); /* any thread */
 /* "read", "loop", ..; NULL from TTC_NCUT on. */
 TTC_API const char *ttc_cut_name(unsigned cut);
+/* A round of a training loop ends here, as a rule: cut before the next call. any thread */
+TTC_API void ttc_device_stepped(ttc_device *dev);
 /* Wait until no fused program is being compiled. any thread, blocks */
 TTC_API TTC_MUST_USE ttc_status ttc_device_wait_fused(ttc_device *dev, ttc_error *err);
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
+import importlib
 import os
 import sys
 import types
 from typing import Any
+
+import torch
 
 _C: Any = sys.modules["torch_tpu._C"]
 
@@ -30,6 +33,23 @@ class EagerMode(enum.Enum):
     DEFER_NEVER_AND_LAUNCH_BLOCKING = 1  # noqa: PIE796
     FUSE = 2
     DEFER_AND_FUSE = 2  # noqa: PIE796
+
+
+_watching = False
+
+
+def _stepped(*_: Any) -> None:
+    """An optimizer's step has ended, and with it, as a rule, a round of the training loop: a good place to cut."""
+    if not torch.compiler.is_compiling():
+        _C.stepped()
+
+
+def _set_mode(mode: EagerMode, for_all: bool) -> None:
+    global _watching
+    if mode is EagerMode.FUSE and not _watching:
+        _watching = True
+        importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(_stepped)
+    _C.set_mode(mode.value, for_all)
 
 
 def _checked(mode: Any) -> EagerMode:
@@ -58,13 +78,13 @@ class set_eager_mode:
     def __init__(self, mode: EagerMode) -> None:
         self.mode = _checked(mode)
         self.before = eager_mode()
-        _C.set_mode(self.mode.value, False)
+        _set_mode(self.mode, False)
 
     def __enter__(self) -> set_eager_mode:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _C.set_mode(self.before.value, False)
+        _set_mode(self.before, False)
 
 
 def eager_mode() -> EagerMode:
@@ -96,7 +116,7 @@ class ModuleWithMode(types.ModuleType):
 
     @eager_mode.setter
     def eager_mode(self, mode: EagerMode) -> None:
-        _C.set_mode(_checked(mode).value, False)
+        _set_mode(_checked(mode), False)
 
 
 def _flag(name: str) -> bool:
@@ -111,9 +131,9 @@ def follow_environment() -> None:
         ValueError: for a value that has no meaning.
     """
     if _flag("TORCH_TPU_LAUNCH_BLOCKING"):
-        _C.set_mode(EagerMode.DEBUG.value, True)
+        _set_mode(EagerMode.DEBUG, True)
     elif _flag("TORCH_TPU_DEFER_AND_FUSE"):
-        _C.set_mode(EagerMode.FUSE.value, True)
+        _set_mode(EagerMode.FUSE, True)
     checks = [c.strip() for c in os.environ.get("TORCH_TPU_CHECK_VALUES", "").split(",") if c.strip()]
     if not set(checks) <= {"nan", "inf"}:
         raise ValueError(f"TORCH_TPU_CHECK_VALUES: expected nan, inf or nan,inf, got {','.join(checks)}")

@@ -12,9 +12,11 @@
 #include "base/log.h"
 
 #define MAX_PIECES 4096u
-#define MAX_VARIANTS 8u
-#define SEEN_BEFORE 2u /* times a piece must have come before its program is made */
-#define SEEN_OFTEN 32u /* the same where another program gives its results and more */
+#define MAX_VARIANTS 4u          /* of a piece, that have programs */
+#define MAX_LISTED 32u           /* of a piece */
+#define MAX_MORE_NBYTE (1 << 20) /* that a program may write for the sake of other variants */
+#define SEEN_BEFORE 2u           /* times a piece must have come before its program is made */
+#define SEEN_OFTEN 32u           /* the same where another program gives its results and more */
 #define MAX_FUSED_TEXT ((size_t)24 << 20)
 #define HELD_PART 10 /* of the device's memory, that records may hold for nobody else */
 
@@ -36,7 +38,8 @@ typedef struct variant {
 /* Pieces with the same plans, wired alike. */
 typedef struct piece {
   bool hopeless;
-  uint32_t nvariant;
+  uint64_t seen;
+  uint32_t nvariant, nasked;
   variant *variants;
 } piece;
 
@@ -221,7 +224,7 @@ static variant *find_variant(const ttc__fuse *f, piece *p) {
   while (v != NULL && memcmp(v->flags, f->flags, f->nslot) != 0) {
     v = v->next;
   }
-  if (v == NULL && p->nvariant < MAX_VARIANTS) {
+  if (v == NULL && p->nvariant < MAX_LISTED) {
     v = calloc(1, sizeof *v + f->nslot);
     if (v != NULL) {
       memcpy(v->flags, f->flags, f->nslot);
@@ -284,7 +287,7 @@ static ttc_status compose(ttc_device *dev, uint32_t n, variant *e, ttc_plan *pla
   }
   for (uint32_t s = 0; s < f->nslot; s++) {
     const ttc__base *base = &f->stores[s]->keyed.base;
-    slots[s] = (ttc__fused_slot){base, (f->flags[s] & SLOT_OUTSIDE) != 0, (f->flags[s] & SLOT_ALIVE) != 0};
+    slots[s] = (ttc__fused_slot){base, (e->flags[s] & SLOT_OUTSIDE) != 0, (e->flags[s] & SLOT_ALIVE) != 0};
     if (slots[s].outside) {
       plan->bases[outside++] = *base;
     } else if (slots[s].alive) {
@@ -382,6 +385,21 @@ static bool is_ready(ttc_device *dev, uint32_t n, variant *v) {
   return state == PLAN_READY;
 }
 
+/* Have the variant's program give what others of the piece want, too, if that is little: fewer kinds are met then. */
+static void take_more(const ttc__fuse *f, const piece *p, variant *v) {
+  int64_t more = 0;
+  for (int round = 0; round < 2 && more <= MAX_MORE_NBYTE; round++) {
+    for (uint32_t s = 0; s < f->nslot; s++) {
+      uint8_t wanted = 0;
+      for (const variant *w = p->variants; w != NULL; w = w->next) {
+        wanted |= w->flags[s];
+      }
+      more += round == 0 && wanted != v->flags[s] ? (int64_t)f->stores[s]->nbyte : 0;
+      v->flags[s] |= round == 1 ? wanted : 0;
+    }
+  }
+}
+
 /* The program to run the piece with, or NULL: the one that gives just the wanted results, or one that gives them and more. */
 static variant *program_of(ttc_device *dev, uint32_t n, piece *p) {
   ttc__fuse *f = dev->fuse;
@@ -394,9 +412,13 @@ static variant *program_of(ttc_device *dev, uint32_t n, piece *p) {
       best = ready && (best == NULL || v == exact || v->unwritten_nbyte > best->unwritten_nbyte) ? v : best;
     }
   }
-  if (exact != NULL && !exact->asked && !p->hopeless) {
+  p->seen++;
+  if (exact != NULL && !exact->asked && !p->hopeless && p->nasked < MAX_VARIANTS) {
     exact->seen++;
-    if (exact->seen >= (coming ? SEEN_OFTEN : SEEN_BEFORE)) {
+    bool known = exact->seen >= SEEN_BEFORE || p->seen > SEEN_BEFORE;
+    if (coming ? exact->seen >= SEEN_OFTEN : known) {
+      take_more(f, p, exact);
+      p->nasked++;
       p->hopeless = !ask_for(dev, n, exact);
     }
   }
@@ -573,7 +595,7 @@ void ttc__fuse_append(ttc_device *dev) {
   ttc__fuse *f = dev->fuse;
   uint32_t n = atomic_load_explicit(&dev->open, memory_order_relaxed);
   uint64_t token = token_of(ttc__trace_record(dev, n));
-  bool loops = n != 0 && f->ended && ttc__loop_begins(dev, token);
+  bool loops = n != 0 && (f->stepped || (f->ended && ttc__loop_begins(dev, token)));
   atomic_store_explicit(&dev->open, n + 1, memory_order_relaxed);
   if (loops) {
     ttc__fuse_cut_first(dev, n, TTC_CUT_LOOP);
@@ -602,6 +624,14 @@ void ttc__fuse_append(ttc_device *dev) {
 }
 
 /* ------------------------------------------------------------------------------------------------------- for users */
+
+void ttc_device_stepped(ttc_device *dev) {
+  if (!ttc__forked() && atomic_load_explicit(&dev->open, memory_order_relaxed) != 0) {
+    ttc__lock_take(&dev->dispatch);
+    dev->fuse->stepped = atomic_load_explicit(&dev->open, memory_order_relaxed) != 0;
+    ttc__lock_drop(&dev->dispatch);
+  }
+}
 
 const char *ttc_cut_name(unsigned cut) {
 #define WORD(name, word) word,

@@ -32,7 +32,9 @@ struct ttc__fuse {
   uint64_t tokens[MAX_NODES];
   uint64_t prefix;      /* hash of the tokens so far */
   uint32_t period, run; /* the last `run` records are as those `period` before */
+  uint32_t same, other; /* of the older stores in them: how many are the very same, and how many are not */
   bool ended;           /* the trace so far is a known loop's body */
+  bool stepped;         /* an optimizer has made its step, and nothing was called since */
   ttc__last_place *last;
   ttc__loop loops[MAX_LOOPS];
   uint32_t nloop, next_loop;

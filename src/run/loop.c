@@ -21,20 +21,30 @@ static uint32_t piece(uint32_t period) {
 void ttc__loop_reset(ttc_device *dev) {
   ttc__fuse *f = dev->fuse;
   f->prefix = 0;
-  f->period = f->run = 0;
-  f->ended = false;
+  f->period = f->run = f->same = f->other = 0;
+  f->ended = f->stepped = false;
 }
 
-/* Do records i and j do the same to the same: each store is the same one, or as old as its counterpart was? That tells the next
- * iteration, with the same weights, from the next of several equal layers. */
-static bool alike(ttc_device *dev, uint32_t i, uint32_t j) {
+/* Could record i be the next round's record j? Stores that were made since the round before must be as old as their counterparts
+ * were. Of older ones, weights and batches, it is counted how many are the same: the same weights tell the next round of a loop
+ * from the next of several equal layers, though a batch may be another. */
+static bool alike(ttc_device *dev, uint32_t i, uint32_t j, uint32_t *same, uint32_t *other) {
   const record *a = ttc__trace_record(dev, i), *b = ttc__trace_record(dev, j);
-  uint32_t n = a->nstore - (a->plan != NULL ? a->plan->nout : 0);
+  uint32_t n = a->nstore - (a->plan != NULL ? a->plan->nout : 0), period = i - j;
+  uint64_t first = dev->fuse->first;
   if (a->nstore != b->nstore) {
     return false;
   }
   for (uint32_t k = 0; k < n; k++) {
-    if (a->stores[k] != b->stores[k] && a->stores[k]->born - b->stores[k]->born != i - j) {
+    const ttc_store *s = a->stores[k], *t = b->stores[k];
+    bool old = s->born + period < first + i && t->born + period < first + j;
+    if (s == t) {
+      ++*same;
+    } else if (s->born - t->born == period) {
+      continue;
+    } else if (old) {
+      ++*other;
+    } else {
       return false;
     }
   }
@@ -85,14 +95,12 @@ uint32_t ttc__loop_add(ttc_device *dev, uint32_t i, uint64_t token, uint32_t *ag
     f->ended |= f->loops[k].n == i + 1 && f->loops[k].hash == f->prefix;
   }
   bool seen = last_place(f, token, i, &last);
-  if (f->period != 0 && f->tokens[i - f->period] == token && alike(dev, i, i - f->period)) {
-    f->run++;
-  } else {
-    bool begins = seen && alike(dev, i, last);
-    f->period = begins ? i - last : 0;
-    f->run = begins ? 1 : 0;
+  if (f->period == 0 || f->tokens[i - f->period] != token || !alike(dev, i, i - f->period, &f->same, &f->other)) {
+    f->same = f->other = f->run = f->period = 0;
+    f->period = seen && alike(dev, i, last, &f->same, &f->other) ? i - last : 0;
   }
-  if (f->period == 0 || f->run < piece(f->period)) {
+  f->run += f->period != 0 ? 1 : 0;
+  if (f->period == 0 || f->run < piece(f->period) || f->other > f->same) {
     return 0;
   }
   uint32_t begin = i + 1 - f->run - f->period;
