@@ -64,6 +64,19 @@ def test_loops_have_the_cpus_numbers(name):
         torch.tpu.compiler.wait()
 
 
+@pytest.mark.parametrize("name", ["reads", "plain", "prepared", "buckets"])
+def test_loops_run_fused(name):
+    """Also those that read nothing, whether their batches come with each step or were all there before."""
+    for _ in range(2):
+        torch.tpu.flush()
+        loops.run(name, "tpu", 40, loops.width_of(name) + 1)
+        torch.tpu.compiler.wait()
+    before = stats()
+    loops.run(name, "tpu", 40, loops.width_of(name) + 1)
+    more = gained(before)
+    assert more["fused"] > 0.8 * more["nodes"], more
+
+
 def test_a_schedule_compiles_nothing():
     x = torch.ones(8, device="tpu")
     got = []
