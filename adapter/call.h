@@ -325,8 +325,12 @@ struct Kernel final : c10::OperatorKernel {
 };
 
 // ---- typed.cpp
-// A kernel of the op's own C++ type before the boxed one, which PyTorch calls with much less ado. Empty: this signature has none.
-std::optional<torch::CppFunction> typed(const c10::OperatorHandle& handle, const std::shared_ptr<Kernel>& kernel);
+// Kernels of the op's own C++ type, which PyTorch calls with much less ado than the boxed one. Empty: this signature has none.
+struct Entrances {
+  std::optional<torch::CppFunction> kernel;
+  std::optional<torch::CppFunction> autograd;  // before PyTorch's autograd kernel
+};
+Entrances entrances(const c10::OperatorHandle& handle, const std::shared_ptr<Kernel>& kernel);
 
 // Warnings kept back until it is known whether they are wanted.
 struct Warnings final : c10::WarningHandler {

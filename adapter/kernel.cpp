@@ -173,7 +173,7 @@ bool takes_tensors(const c10::FunctionSchema& s) {
 
 class Registrar {
  public:
-  explicit Registrar(torch::Library& library) : lib(library) {
+  Registrar(torch::Library& library, torch::Library& before) : lib(library), autograd(before) {
     for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
       if (name.name.rfind("aten::", 0) == 0) {
         by_base[name.name.substr(6)].push_back(name.overload_name);
@@ -203,7 +203,7 @@ class Registrar {
   }
 
  private:
-  torch::Library& lib;
+  torch::Library &lib, &autograd;
   std::map<std::string, std::vector<std::string>> by_base;
   std::set<std::string> done;
 
@@ -220,8 +220,12 @@ class Registrar {
     }
     const char* overload = s.overload_name().empty() ? s.name().c_str() : name.c_str();
     auto kernel = std::make_shared<Kernel>(study(s, op, flags));
-    if (auto direct = typed(handle, kernel)) {
-      lib.impl(overload, std::move(*direct));
+    Entrances direct = entrances(handle, kernel);
+    if (direct.autograd.has_value()) {
+      autograd.impl(overload, std::move(*direct.autograd));
+    }
+    if (direct.kernel.has_value()) {
+      lib.impl(overload, std::move(*direct.kernel));
     } else {
       lib.impl(overload, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(kernel->o)));
     }
@@ -309,7 +313,8 @@ std::vector<at::Tensor> run_row(const char* name, c10::ArrayRef<ttc_arg> args, c
 
 void register_ops() {
   static torch::Library lib(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  Registrar registrar(lib);
+  static torch::Library autograd(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  Registrar registrar(lib, autograd);
   for (uint32_t op = 0; op < ttc_op_count(); op++) {
     ttc_op_info info;
     if (ttc_op_get(op, &info)) {

@@ -4,8 +4,11 @@
 // makes PyTorch take Python's lock, to count a reference of Python's as well, and again when the copy goes: for two tensors more
 // than all that is done here. A kernel of the op's own type gets references. Where a call has a plan, that is all there is to it;
 // everything rarer goes the boxed way.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/boxing/KernelFunction.h>
+#include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "call.h"
@@ -248,6 +251,39 @@ Ret Typed<Ret(Args...)>::operator()(Args... args) const {
   }
 }
 
+// ------------------------------------------------------------------------------------------------------------- autograd
+
+bool takes_part(const at::Tensor& t) {
+  const c10::TensorImpl* impl = t.unsafeGetTensorImpl();
+  return C10_UNLIKELY(impl->autograd_meta() != nullptr) &&
+         ((impl->requires_grad() && c10::GradMode::is_enabled()) || impl->_fw_grad(0, t).defined());
+}
+bool takes_part(const std::optional<at::Tensor>& t) { return t.has_value() && takes_part(*t); }
+template <class Other>
+bool takes_part(const Other&) {
+  return false;
+}
+
+// Before PyTorch's autograd kernel of an op: where no tensor takes part in autograd it would only pass the call on, but not without
+// copying the tensors, which has the price that the top of this file tells.
+template <class Signature>
+struct Unrecorded;
+
+template <class Ret, class... Args>
+struct Unrecorded<Ret(Args...)> {
+  c10::TypedOperatorHandle<Ret(Args...)> handle;
+
+  Ret operator()(c10::DispatchKeySet keys, Args... args) const {
+    keys = keys & c10::after_autograd_keyset;
+    if ((takes_part(args) || ...)) {
+      // Another autograd key, with PyTorch's kernel, which knows no device.
+      return handle.redispatch(keys.add(c10::DispatchKey::AutogradOther), std::forward<Args>(args)...);
+    }
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return handle.redispatch(keys, std::forward<Args>(args)...);
+  }
+};
+
 using T = const at::Tensor&;
 using In = at::Tensor&;
 using Maybe = const std::optional<at::Tensor>&;
@@ -258,14 +294,20 @@ using Tensors2 = std::tuple<Tensor, Tensor>;
 using Tensors3 = std::tuple<Tensor, Tensor, Tensor>;
 using Ints = c10::SymIntArrayRef;
 
-using Make = std::optional<torch::CppFunction> (*)(const c10::OperatorHandle&, const std::shared_ptr<Kernel>&);
+using Make = bool (*)(const c10::OperatorHandle&, const std::shared_ptr<Kernel>&, Entrances*);
 
 template <class Signature>
-std::optional<torch::CppFunction> make(const c10::OperatorHandle& handle, const std::shared_ptr<Kernel>& kernel) {
+bool make(const c10::OperatorHandle& handle, const std::shared_ptr<Kernel>& kernel, Entrances* made) {
   if (!Typed<Signature>::fits(handle.schema())) {
-    return std::nullopt;
+    return false;
   }
-  return torch::CppFunction(Typed<Signature>{kernel, handle});
+  made->kernel.emplace(Typed<Signature>{kernel, handle});
+  if constexpr (!Typed<Signature>::in_place) {
+    if (handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd)) {
+      made->autograd.emplace(Unrecorded<Signature>{handle.typed<Signature>()});
+    }
+  }
+  return true;
 }
 
 constexpr Make kMakers[] = {
@@ -305,16 +347,13 @@ constexpr Make kMakers[] = {
 
 }  // namespace
 
-std::optional<torch::CppFunction> typed(const c10::OperatorHandle& handle, const std::shared_ptr<Kernel>& kernel) {
+Entrances entrances(const c10::OperatorHandle& handle, const std::shared_ptr<Kernel>& kernel) {
   const Overload& o = kernel->o;
   bool plain = (o.flags & (TTC_OP_RNG | TTC_OP_SIZED)) == 0 && o.indices < 0 && o.stored_number < 0 && !o.hidden_running_stats &&
                !o.has_out && !o.counts_versions;
-  for (Make m : kMakers) {
-    if (auto f = plain ? m(handle, kernel) : std::nullopt) {
-      return f;
-    }
-  }
-  return std::nullopt;
+  Entrances made;
+  (void)(plain && std::any_of(std::begin(kMakers), std::end(kMakers), [&](Make m) { return m(handle, kernel, &made); }));
+  return made;
 }
 
 }  // namespace tpu

@@ -364,3 +364,46 @@ def test_tensor_hooks():
         return x.grad, y.grad, seen
 
     same(run, torch.randn(5))
+
+
+def test_no_part_in_autograd():
+    """Autograd's kernels are passed by only where they have nothing to do: one tensor of many that takes part is enough."""
+    y = torch.randn(4, 4, device=DEV)
+    w = nn.Parameter(torch.randn(4, 4, device=DEV))
+    assert not (y + y).requires_grad and (y + w).requires_grad and torch.addmm(y, y, w).requires_grad
+    with torch.no_grad():
+        assert not (y + w).requires_grad and not F.layer_norm(y, (4,), w[0], None).requires_grad
+    with torch.inference_mode():
+        assert (y * w).is_inference()
+    with fwd.dual_level(), torch.no_grad():
+        dual = fwd.make_dual(y, torch.ones_like(y))
+        close(fwd.unpack_dual(dual * y + dual).tangent, (y + 1).cpu())
+    once = torch.autograd.grad((w**3).sum(), w, create_graph=True)[0]
+    close(torch.autograd.grad(once.sum(), w)[0], 6 * w.cpu(), 1e-4)
+    assert (y + w).grad_fn.name() == "AddBackward0" and w.mul(2).grad_fn.name() == "MulBackward0"
+    # Traced through Python's dispatcher, with gradients.
+    compiled = torch.compile(lambda a, b: (a * 2 + b).tanh(), backend="tpu")
+    torch.autograd.backward(compiled(w, y).sum())
+    close(w.grad, 2 * (1 - torch.tanh(2 * w + y) ** 2).cpu())
+
+
+def test_calls_by_their_own_types():
+    """Ops with a kernel of their own C++ type: numbers of every kind, absent tensors, lists, lazy bits, several results."""
+    x, c = torch.randn(3, 4), torch.randn(3, 4, dtype=torch.complex64)
+    for number in (2, 2.5, True, 1 + 2j, torch.tensor(2), torch.tensor(2.5), torch.tensor(2.5, dtype=torch.float64), torch.tensor(1 + 2j)):
+        same(lambda t, n=number: t * n, x)
+    same(lambda t: t.conj() * t, c)
+    same(lambda t: torch.mul(t.conj().imag, 2), c)
+    same(lambda t: torch.add(t, t, alpha=3), x.long())
+    same(lambda t: t.sum((0, 1)).sum(dtype=torch.float64) + t.sum(), x)
+    same(lambda t: F.gelu(t, approximate="tanh"), x)
+    same(lambda t: torch.native_layer_norm(t, [4], None, None, 1e-5), x)
+    same(lambda t: t.sort(1, True), x)
+    same(lambda t: t.clone().add_(t, alpha=2).mul_(3).addcmul_(t, t, value=0.5).relu_(), x)
+    z = c.to(DEV)
+    z.conj().mul_(2)  # a target with a lazy bit
+    close(z, 2 * c)
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        _ = x.to(DEV) + x
+    with pytest.raises(RuntimeError, match="must match the size"):
+        _ = x.to(DEV) + torch.ones(5, device=DEV)
