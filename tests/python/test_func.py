@@ -390,7 +390,16 @@ def test_no_part_in_autograd():
 def test_calls_by_their_own_types():
     """Ops with a kernel of their own C++ type: numbers of every kind, absent tensors, lists, lazy bits, several results."""
     x, c = torch.randn(3, 4), torch.randn(3, 4, dtype=torch.complex64)
-    for number in (2, 2.5, True, 1 + 2j, torch.tensor(2), torch.tensor(2.5), torch.tensor(2.5, dtype=torch.float64), torch.tensor(1 + 2j)):
+    for number in (
+        2,
+        2.5,
+        True,
+        1 + 2j,
+        torch.tensor(2),
+        torch.tensor(2.5),
+        torch.tensor(2.5, dtype=torch.float64),
+        torch.tensor(1 + 2j),
+    ):
         same(lambda t, n=number: t * n, x)
     same(lambda t: t.conj() * t, c)
     same(lambda t: torch.mul(t.conj().imag, 2), c)
