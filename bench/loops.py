@@ -113,12 +113,12 @@ def evaluation(s: Setup) -> Loop:
 
 
 def gan(s: Setup) -> Loop:
-    """Two models in turn: the discriminator's step, then the generator's; both losses read now and then."""
+    """Two models in turn: the discriminator's step, then the generator's."""
     maker, judge = s.net(8, 12), s.net(12, 1)
     s.keep(maker, judge)
     make, criticise = (torch.optim.Adam(m.parameters(), lr=1e-3, betas=(0.5, 0.999)) for m in (maker, judge))
     real, fake = torch.ones(16, 1, device=s.device), torch.zeros(16, 1, device=s.device)
-    for i in itertools.count():
+    for _ in itertools.count():
         made = maker(s.normal(16, 8))
         criticise.zero_grad()
         scores = judge(s.normal(16, 12)), judge(made.detach())
@@ -129,8 +129,6 @@ def gan(s: Setup) -> Loop:
         g = F.binary_cross_entropy_with_logits(judge(made), real)
         g.backward()
         make.step()
-        if i % 10 == 9:
-            s.values += [d.item(), g.item()]
         yield
 
 
