@@ -107,9 +107,12 @@ def _enter_compiled_functions_quickly() -> None:
 
     @functools.wraps(inner)
     def compile(*args: Any, **kwargs: Any) -> Any:  # torch.compile's own name
+        from torch._dynamo.eval_frame import skip_code
+
         from torch_tpu._compile import watch
         from torch_tpu._compile.entry import quick
 
+        skip_code(torch.autocast.__init__.__code__)  # as all of PyTorch's own: a graph that ends inside autocast enters it anew
         if kwargs.get("backend") == "tpu":
             watch.follow()
         compiled = inner(*args, **kwargs)

@@ -149,3 +149,29 @@ def test_breaks_that_are_known_are_still_refused_where_none_may_be():
     w.grad = None
     assert torch.compile(loop, backend=DEV)(x).item() == 3
     assert w.grad.tolist() == [2, 2, 2]
+
+
+def _twice(model, x):
+    loss = model(x).square().mean()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    return loss.detach()
+
+
+def _inside_autocast(model, x):
+    with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=False):
+        loss = model(x).square().mean()
+        loss.backward()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("step", [_twice, _inside_autocast])
+def test_backward_in_the_midst_of_a_compiled_function(step):
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    there = copy.deepcopy(model).to(DEV)
+    g = torch.compile(step, backend=DEV)
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(g(there, x.to(DEV)).cpu(), step(model, x))
+        for p, q in zip(there.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(p.grad.cpu(), q.grad)

@@ -47,6 +47,7 @@ def backend(
     from torch._dynamo.eval_frame import innermost_fn
     from torch._functorch._aot_autograd import graph_compile
     from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
+    from torch._guards import TracingContext
 
     def kept(make: Callable[[fx.GraphModule, Sequence[Any]], Compiled]) -> SerializableAOTDispatchCompiler:
         return SerializableAOTDispatchCompiler(Compiled, make)
@@ -61,9 +62,16 @@ def backend(
             plain.append(graph)
         return graph
 
+    def forward(module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        context = TracingContext.try_get()
+        if context is not None and context.fw_metadata is not None:
+            # No program takes over what a forward pass kept: there may be a second backward pass.
+            context.fw_metadata.bw_donated_idxs = []
+        return Compiled("forward", module, settings)
+
     keep_apart()
     compiler = aot_autograd(
-        fw_compiler=kept(lambda m, i: Compiled("forward", m, settings)),
+        fw_compiler=kept(forward),
         bw_compiler=kept(lambda m, i: Compiled("backward", m, settings)),
         inference_compiler=kept(inference),
         partition_fn=partition,

@@ -192,7 +192,7 @@ def in_use() -> Iterator[None]:
     commit = torch.version.git_version
     release = f"{torch.__version__} {commit}".encode()
     with (
-        torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),
+        torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True, donated_buffer=False),
         unittest.mock.patch.multiple(
             torch._inductor.codecache,
             init_backend_registration=lambda: None,
