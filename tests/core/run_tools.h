@@ -184,6 +184,7 @@ static inline void number_arg(what *w, double v) {
 }
 
 static _Thread_local bool was_hit;
+static uint32_t deferring; /* 1: calls may be kept back */
 
 /* The call w; *out (may be NULL) receives the result where it is a fresh one. */
 static inline ttc_status run_err(const what *w, ten *out, ttc_error *e) {
@@ -193,7 +194,7 @@ static inline ttc_status run_err(const what *w, ten *out, ttc_error *e) {
     into = as_arg(w->into);
     target = &into;
   }
-  ttc_call call = {.op = ttc_op_find(w->op), .narg = w->narg, .args = w->args, .ninto = w->into != NULL, .into = &target};
+  ttc_call call = {.op = ttc_op_find(w->op), .narg = w->narg, .args = w->args, .ninto = w->into != NULL, .into = &target, .defer = deferring};
   ttc_result res;
   ttc_status st = ttc_call_run(dev, &call, &res, e);
   was_hit = st == TTC_OK;

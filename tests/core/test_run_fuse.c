@@ -1,0 +1,173 @@
+/* Calls kept back: what cuts them, when they become one program, and that nothing is lost where that program cannot be had. */
+#include "run_tools.h"
+#include "ttc_fuse.h"
+
+static ttc_fuse_stats fused(void) {
+  ttc_fuse_stats s;
+  ttc_device_get_fuse_stats(dev, &s);
+  return s;
+}
+
+static long executes(void) {
+  return fake_count("PJRT_LoadedExecutable_Execute");
+}
+
+/* ((a + b) + b) + b, read; only the last is held when it is. Returns how many programs ran. */
+static long chain(int64_t n) {
+  ten a = empty(TTC_F32, DIMS(n)), b = empty(TTC_F32, DIMS(n)), y, next;
+  float zeros[64] = {0}, out[64];
+  long before = executes();
+  OK(put(&a, zeros));
+  OK(put(&b, zeros));
+  OK(add(&a, &b, 1, NULL, &y));
+  for (int k = 0; k < 2; k++) {
+    OK(add(&y, &b, 1, NULL, &next));
+    ttc_store_release(y.store);
+    y = next;
+  }
+  OK(get(&y, out));
+  ttc_store_release(y.store);
+  ttc_store_release(a.store);
+  ttc_store_release(b.store);
+  return executes() - before;
+}
+
+static void becomes_one_program(void) {
+  CHECK_EQ(chain(3), 3); /* unknown */
+  CHECK_EQ(fused().programs, 0);
+  CHECK_EQ(chain(3), 3); /* seen before: asked for */
+  CHECK_EQ(fused().programs, 1);
+  OK(ttc_device_wait_fused(dev, &err));
+  CHECK_EQ(chain(3), 1);
+  CHECK_EQ(chain(3), 1);
+  ttc_fuse_stats s = fused();
+  CHECK_EQ(s.runs, 4);
+  CHECK_EQ(s.hits, 2);
+  CHECK_EQ(s.cuts[TTC_CUT_READ], 4);
+  CHECK_EQ(s.fused, 6);
+  CHECK_EQ(s.unwritten_nbyte, 2 * 2 * 3 * sizeof(float));
+  CHECK_EQ(stats().live_nbyte, 0);
+}
+
+/* Its compile fails: the calls go on one by one, and nobody hears an error. */
+static void cannot_be_compiled(void) {
+  CHECK_EQ(chain(5), 3);
+  fake_fail("PJRT_Client_Compile", 1);
+  CHECK_EQ(chain(5), 3);
+  OK(ttc_device_wait_fused(dev, &err));
+  fake_fail(NULL, 0);
+  CHECK_EQ(chain(5), 3);
+  CHECK_EQ(fused().failed, 1);
+  CHECK_EQ(chain(5), 3);
+  OK(ttc_device_synchronize(dev, &err));
+  CHECK_EQ(stats().live_nbyte, 0);
+}
+
+/* Who holds one result more gets it, from a program of its own. */
+static void more_results(void) {
+  ten a = empty(TTC_F32, DIMS(3)), y, z;
+  float out[3];
+  for (int hold = 0; hold < 2; hold++) {
+    for (int k = 0; k < 6; k++) {
+      OK(add(&a, &a, 1, NULL, &y));
+      OK(add(&y, &a, 1, NULL, &z));
+      if (hold == 0) {
+        ttc_store_release(y.store);
+      }
+      long before = executes();
+      OK(get(&z, out));
+      CHECK(k < 4 || executes() - before == 1);
+      if (hold != 0) {
+        OK(get(&y, out));
+        ttc_store_release(y.store);
+      }
+      ttc_store_release(z.store);
+      OK(ttc_device_wait_fused(dev, &err));
+    }
+  }
+  ttc_store_release(a.store);
+}
+
+/* In place: the store keeps one buffer, and a copy into it is told from a copy into a new one. */
+static void in_place(void) {
+  ten x = empty(TTC_F32, DIMS(4));
+  float data[4] = {0};
+  OK(put(&x, data));
+  for (int k = 0; k < 5; k++) {
+    OK(add(&x, &x, 1, &x, NULL));
+    OK(add(&x, &x, 2, &x, NULL));
+    ten fresh = empty(TTC_F32, DIMS(4));
+    uint64_t cuts = fused().runs;
+    OK(put(&fresh, data));
+    CHECK_EQ(fused().runs, cuts); /* nobody has seen it: no cut */
+    OK(add(&x, &fresh, 1, &x, NULL));
+    OK(put(&x, data));
+    CHECK_EQ(fused().runs, cuts + 1);
+    ttc_store_release(fresh.store);
+    OK(ttc_device_wait_fused(dev, &err));
+  }
+  CHECK(fused().cuts[TTC_CUT_CALL] == 5);
+  ttc_store_release(x.store);
+}
+
+/* Nothing is ever read: a loop is found, and cut where it begins again. */
+static void loop(void) {
+  ten x = empty(TTC_F32, DIMS(6)), w = empty(TTC_F32, DIMS(7));
+  uint64_t before = fused().cuts[TTC_CUT_LOOP], programs = fused().programs;
+  for (int k = 0; k < 40; k++) {
+    for (int j = 0; j < 6; j++) {
+      ten y, z;
+      OK(add(&x, &x, j, NULL, &y));
+      OK(add(&w, &w, 1, NULL, &z));
+      OK(add(&y, &x, 1, &x, NULL));
+      ttc_store_release(y.store);
+      ttc_store_release(z.store);
+    }
+    ttc_device_stepped(dev);
+  }
+  CHECK_EQ(fused().cuts[TTC_CUT_LOOP] - before, 39);
+  CHECK(fused().programs - programs <= 2);
+  OK(ttc_device_synchronize(dev, &err));
+  before = fused().cuts[TTC_CUT_LOOP];
+  for (int k = 0; k < 600; k++) {
+    OK(add(&x, &x, 1, &x, NULL));
+  }
+  CHECK(fused().cuts[TTC_CUT_LOOP] - before >= 3);
+  CHECK_EQ(fused().cuts[TTC_CUT_NODES], 0);
+  ttc_store_release(x.store);
+  ttc_store_release(w.store);
+}
+
+/* A call that is not to be kept back goes after those that were. */
+static void other_modes(void) {
+  ten x = empty(TTC_F32, DIMS(3)), y;
+  uint64_t cuts = fused().cuts[TTC_CUT_MODE];
+  OK(add(&x, &x, 1, NULL, &y));
+  ttc_store_release(y.store);
+  deferring = 0;
+  OK(add(&x, &x, 1, NULL, &y));
+  ttc_store_release(y.store);
+  CHECK_EQ(fused().cuts[TTC_CUT_MODE], cuts + 1);
+  deferring = 1;
+  OK(add(&x, &x, 1, NULL, &y)); /* left open: launched when nothing comes for a while */
+  ttc_store_release(y.store);
+  for (int k = 0; k < 200 && fused().cuts[TTC_CUT_IDLE] == 0; k++) {
+    nap_ms(10);
+  }
+  CHECK(fused().cuts[TTC_CUT_IDLE] >= 1);
+  ttc_store_release(x.store);
+}
+
+int main(void) {
+  open_fake();
+  deferring = 1;
+  becomes_one_program();
+  cannot_be_compiled();
+  more_results();
+  in_place();
+  loop();
+  other_modes();
+  OK(ttc_device_synchronize(dev, &err));
+  CHECK_EQ(stats().live_nbyte, 0);
+  return CHECK_DONE();
+}
