@@ -236,6 +236,15 @@ static variant *find_variant(const ttc__fuse *f, piece *p) {
   return v;
 }
 
+/* Bytes of results that it gives and nobody wants now. */
+static int64_t given_in_vain(const ttc__fuse *f, const variant *v) {
+  int64_t sum = 0;
+  for (uint32_t s = 0; s < f->nslot; s++) {
+    sum += (v->flags[s] & ~f->flags[s]) != 0 ? (int64_t)f->stores[s]->nbyte : 0;
+  }
+  return sum;
+}
+
 /* Does it give all the results that are wanted now? */
 static bool covers(const ttc__fuse *f, const variant *v) {
   for (uint32_t s = 0; s < f->nslot; s++) {
@@ -385,8 +394,14 @@ static bool is_ready(ttc_device *dev, uint32_t n, variant *v) {
   return state == PLAN_READY;
 }
 
-/* Have the variant's program give what others of the piece want, too, if that is little: fewer kinds are met then. */
+/* Have the variant's program give what others of the piece want, too, if that is little, and every single number, which a loss
+ * may be that is looked at now and then: fewer kinds are met then. */
 static void take_more(const ttc__fuse *f, const piece *p, variant *v) {
+  for (uint32_t s = 0; s < f->nslot; s++) {
+    const ttc__base *base = &f->stores[s]->keyed.base;
+    bool one = (v->flags[s] & SLOT_OUTSIDE) == 0 && ttc__nelem(base->ndim, base->dims) == 1;
+    v->flags[s] |= one ? SLOT_ALIVE : 0;
+  }
   int64_t more = 0;
   for (int round = 0; round < 2 && more <= MAX_MORE_NBYTE; round++) {
     for (uint32_t s = 0; s < f->nslot; s++) {
@@ -416,7 +431,8 @@ static variant *program_of(ttc_device *dev, uint32_t n, piece *p) {
   if (exact != NULL && !exact->asked && !p->hopeless && p->nasked < MAX_VARIANTS) {
     exact->seen++;
     bool known = exact->seen >= SEEN_BEFORE || p->seen > SEEN_BEFORE;
-    if (coming ? exact->seen >= SEEN_OFTEN : known) {
+    bool wasteful = best != NULL && exact->seen >= SEEN_OFTEN && given_in_vain(f, best) > MAX_MORE_NBYTE;
+    if (coming ? wasteful : known) {
       take_more(f, p, exact);
       p->nasked++;
       p->hopeless = !ask_for(dev, n, exact);
