@@ -234,6 +234,20 @@ def test_processes_that_want_the_same_program_compile_it_once(tmp_path):
     assert 0 < sum(compiled) <= alone
 
 
+def test_a_graph_with_effects_runs_in_a_second_process(tmp_path):
+    code = """
+import torch, torch_tpu
+f = torch.compile(lambda x: torch.linalg.cholesky(x @ x.T + 4 * torch.eye(6, device="tpu")).sum(), backend="tpu")
+x = torch.arange(36.0).view(6, 6).sin()
+want = torch.linalg.cholesky(x @ x.T + 4 * torch.eye(6)).sum()
+torch.testing.assert_close(f(x.to("tpu")).cpu(), want)
+"""
+    env = os.environ | {"PYTHONPATH": str(PACKAGE), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    for _ in range(2):
+        got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=120)
+        assert got.returncode == 0, got.stderr
+
+
 def test_warmup_compiles_and_changes_nothing():
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)).to(DEV)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -230,6 +230,9 @@ class Saved(OutputCode):
             # With an entry the cache keeps what was assumed of sizes, but not this.
             raise BypassAOTAutogradCache("the trace depends on the value of a float")
         graph = next(a for a in self._made_of if isinstance(a, fx.GraphModule))
+        if any(n.target is torch.ops.higher_order.with_effects for n in graph.graph.nodes):
+            # The tokens that such a graph takes are added by a wrapper which PyTorch leaves out where an entry is loaded.
+            raise BypassAOTAutogradCache("the graph has effects")
         rest = [None if a is graph else a for a in self._made_of]
         try:
             data = dumps(graph)
