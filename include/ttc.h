@@ -266,7 +266,7 @@ typedef struct ttc_call {
   uint32_t ninto;                /* 0: every result is a fresh store; else the number of results */
   const ttc_tensor *const *into; /* [ninto] tensor that receives the result (in-place, out=), or NULL for a fresh one */
   uint32_t prompt;               /* 1: launch it in this call if nothing is before it, as pays for rare calls (compiled graphs) */
-  uint32_t defer;  /* 1: may be kept back, to run together with calls made later (ttc_fuse.h) */
+  uint32_t defer;                /* 1: may be kept back, to run together with calls made later (ttc_fuse.h) */
   uint32_t settings; /* 0: the process's; else 4·(number of a list of compiler options, or 0) + (1 + matmul precision, or 0) */
 } ttc_call;
 

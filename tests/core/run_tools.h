@@ -194,7 +194,8 @@ static inline ttc_status run_err(const what *w, ten *out, ttc_error *e) {
     into = as_arg(w->into);
     target = &into;
   }
-  ttc_call call = {.op = ttc_op_find(w->op), .narg = w->narg, .args = w->args, .ninto = w->into != NULL, .into = &target, .defer = deferring};
+  ttc_call call = {
+      .op = ttc_op_find(w->op), .narg = w->narg, .args = w->args, .ninto = w->into != NULL, .into = &target, .defer = deferring};
   ttc_result res;
   ttc_status st = ttc_call_run(dev, &call, &res, e);
   was_hit = st == TTC_OK;
