@@ -57,7 +57,7 @@ typedef struct composer {
   ttc__map *known;
   slot *slots;
   version *versions;
-  uint32_t nversion, version_cap;
+  uint32_t nversion;
   uint64_t *before; /* [npart] sets of parts whose results a part needs */
   size_t nset;      /* words of a set of parts */
   pack packs[MAX_PACKS];
@@ -65,7 +65,6 @@ typedef struct composer {
   uint32_t nnumber;
   bool faults;
   ttc__str body;
-  ttc_status status;
 } composer;
 
 /* ---------------------------------------------------------------------------------------------------------- reading */
@@ -556,7 +555,8 @@ static bool list_products(composer *c, ttc__lowered *out) {
 }
 
 /* "%arg0: T {tf.aliasing_output = 2 : i32}, ..". */
-static void put_params(composer *c, ttc__str *s, const ttc__lowered *out) {
+static void put_params(composer *c) {
+  ttc__str *s = &c->body;
   uint32_t k = 0;
   int result = 0;
   for (uint32_t i = 0; i < c->in->nslot; i++) {
@@ -578,16 +578,12 @@ static void put_params(composer *c, ttc__str *s, const ttc__lowered *out) {
   if (c->faults) {
     ttc__str_addf(s, "%s%%fault: tensor<%dxi64>", k > 0 ? ", " : "", TTC__FAULT_WORDS);
   }
-  (void)out;
 }
 
-static void put_main(composer *c, const ttc__lowered *out) {
+/* Of what @main gives. */
+static void put_result_types(composer *c) {
   ttc__str *s = &c->body;
-  char fault[32] = "%fault";
-  uint32_t number = 0, v = 0, n = 0;
-  ttc__str_add(s, "  func.func public @main(");
-  put_params(c, s, out);
-  ttc__str_add(s, ") -> (");
+  uint32_t n = 0;
   for (uint32_t i = 0; i < c->in->nslot; i++) {
     if (is_result(c, i)) {
       ttc__str_add(s, n++ > 0 ? ", " : "");
@@ -597,13 +593,22 @@ static void put_main(composer *c, const ttc__lowered *out) {
   if (c->faults) {
     ttc__str_addf(s, "%stensor<%dxi64>", n > 0 ? ", " : "", TTC__FAULT_WORDS);
   }
+}
+
+static void put_main(composer *c, const ttc__lowered *out) {
+  ttc__str *s = &c->body;
+  char fault[32] = "%fault";
+  uint32_t number = 0, v = 0, n = 0;
+  ttc__str_add(s, "  func.func public @main(");
+  put_params(c);
+  ttc__str_add(s, ") -> (");
+  put_result_types(c);
   ttc__str_add(s, ") {\n");
   rewind_slots(c);
   for (uint32_t i = 0; i < c->in->npart; i++) {
     put_part(c, i, &number, &v, fault);
   }
   ttc__str_add(s, out->nproduct > 0 ? "    return " : "    return");
-  n = 0;
   for (uint32_t i = 0; i < c->in->nslot; i++) {
     if (is_result(c, i)) {
       ttc__str_add(s, n++ > 0 ? ", " : "");
@@ -614,16 +619,7 @@ static void put_main(composer *c, const ttc__lowered *out) {
     ttc__str_addf(s, "%s%s", n > 0 ? ", " : "", fault);
   }
   ttc__str_add(s, out->nproduct > 0 ? " : " : "");
-  n = 0;
-  for (uint32_t i = 0; i < c->in->nslot; i++) {
-    if (is_result(c, i)) {
-      ttc__str_add(s, n++ > 0 ? ", " : "");
-      put(s, c->slots[i].type);
-    }
-  }
-  if (c->faults) {
-    ttc__str_addf(s, "%stensor<%dxi64>", n > 0 ? ", " : "", TTC__FAULT_WORDS);
-  }
+  put_result_types(c);
   ttc__str_add(s, "\n  }\n");
 }
 

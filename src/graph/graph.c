@@ -87,18 +87,8 @@ static void lower_declared(shlo *b, ttc_lower *c) {
 }
 
 uint32_t ttc_op_declare(const char *name, uint64_t static_args) {
-  ttc_op_row *row = calloc(1, sizeof *row);
-  char *own = strdup(name);
-  uint32_t op = UINT32_MAX;
-  if (row != NULL && own != NULL) {
-    *row = (ttc_op_row){.name = own, .rule = lower_declared, .tol = TOL_LOOSE, .static_args = static_args};
-    op = ttc__op_register(row, NULL);
-  }
-  if (op == UINT32_MAX) {
-    free(row);
-    free(own);
-  }
-  return op;
+  ttc_op_row row = {.name = name, .rule = lower_declared, .tol = TOL_LOOSE, .static_args = static_args};
+  return ttc__op_register_copy(&row);
 }
 
 void ttc_graph_choose(uint32_t graph_op) {

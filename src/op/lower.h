@@ -96,6 +96,7 @@ ttc_val ttc__to_physical(shlo *b, ttc_val v, const ttc_spec *spec, const ttc__ba
 /* ---- table.c */
 /* Ops beyond the rows: graphs. The row and data must live on; returns the op id, or UINT32_MAX when out of memory. */
 uint32_t ttc__op_register(const ttc_op_row *row, void *data);
+uint32_t ttc__op_register_copy(const ttc_op_row *row); /* of a row that need not live on, nor its name */
 void *ttc__op_data(uint32_t op);
 /* An op whose programs are made by fn instead of by a rule. out is empty, and freed by the caller where fn fails. */
 typedef ttc_status (*ttc__program_fn)(const ttc__lower_in *in, void *data, ttc__lowered *out, ttc_error *err);

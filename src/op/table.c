@@ -94,6 +94,22 @@ uint32_t ttc__op_register(const ttc_op_row *row, void *data) {
   return ttc__op_register_program(row, data, NULL);
 }
 
+uint32_t ttc__op_register_copy(const ttc_op_row *row) {
+  ttc_op_row *own = malloc(sizeof *own);
+  char *name = strdup(row->name);
+  uint32_t op = UINT32_MAX;
+  if (own != NULL && name != NULL) {
+    *own = *row;
+    own->name = name;
+    op = ttc__op_register(own, NULL);
+  }
+  if (op == UINT32_MAX) {
+    free(own);
+    free(name);
+  }
+  return op;
+}
+
 uint32_t ttc__op_register_program(const ttc_op_row *row, void *data, ttc__program_fn fn) {
   pthread_once(&once, build);
   uint32_t op = UINT32_MAX;

@@ -332,7 +332,7 @@ static const char *name_of(const ttc_plan *plan) {
 
 /* An op for the program's name in errors, reports and profiles: "mm .. sum (23 fused calls)". UINT32_MAX: out of memory. */
 static uint32_t name_program(ttc_device *dev, uint32_t n) {
-  uint32_t last = n - 1, op = UINT32_MAX, calls = 0;
+  uint32_t last = n - 1, calls = 0;
   for (uint32_t i = 0; i < n; i++) {
     calls += ttc__trace_record(dev, i)->plan != NULL ? 1 : 0;
   }
@@ -342,17 +342,8 @@ static uint32_t name_program(ttc_device *dev, uint32_t n) {
   char name[128];
   snprintf(name, sizeof name, "%.40s .. %.40s (%u fused calls)", name_of(first_launch(dev, n)),
            name_of(ttc__trace_record(dev, last)->plan), calls);
-  ttc_op_row *row = calloc(1, sizeof *row);
-  char *own = strdup(name);
-  if (row != NULL && own != NULL) {
-    *row = (ttc_op_row){.name = own, .tol = TOL_LOOSE};
-    op = ttc__op_register(row, NULL);
-  }
-  if (op == UINT32_MAX) {
-    free(row);
-    free(own);
-  }
-  return op;
+  ttc_op_row row = {.name = name, .tol = TOL_LOOSE};
+  return ttc__op_register_copy(&row);
 }
 
 /* Have the variant's program made. False: it cannot be. */
