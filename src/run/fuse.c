@@ -5,7 +5,6 @@
  * program, and a piece that comes once costs no compile. */
 #include "run/fuse.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,20 +16,13 @@
 #define MAX_MORE_NBYTE (1 << 20) /* that a program may write for the sake of other variants */
 #define SEEN_BEFORE 2u           /* times a piece must have come before its program is made */
 #define SEEN_OFTEN 32u           /* the same where another program gives its results and more */
-#define MAX_FUSED_TEXT ((size_t)24 << 20)
-#define HELD_PART 10 /* of the device's memory, that records may hold for nobody else */
-
-enum { SLOT_OUTSIDE = 1, SLOT_ALIVE = 2 };
+#define HELD_PART 10             /* of the device's memory, that records may hold for nobody else */
 
 /* A program of a piece: for given results that somebody may read afterwards. */
 typedef struct variant {
   uint64_t seen; /* times that just these were wanted */
   bool asked;    /* a program was asked for */
   ttc_plan *plan;
-  uint32_t *places;
-  uint8_t *sizes;           /* of the numbers, bytes */
-  uint32_t nplace, nnumber; /* nnumber: what the numbers take, in units of `number` */
-  int64_t unwritten_nbyte;
   struct variant *next;
   uint8_t flags[]; /* [nslot] SLOT_* */
 } variant;
@@ -59,7 +51,9 @@ ttc_status ttc__fuse_init(ttc_device *dev, ttc_error *err) {
   }
   f->look_at_nbyte = atomic_load(&dev->limit_nbyte) / HELD_PART;
   dev->fuse = f;
+  ttc__lock_take(&dev->plan_lock);
   atomic_store(&dev->keeps_texts, true);
+  ttc__lock_drop(&dev->plan_lock);
   return TTC_OK;
 }
 
@@ -167,8 +161,6 @@ static void free_piece(piece *p) {
   for (variant *v = p->variants, *next; v != NULL; v = next) {
     next = v->next;
     ttc__plan_release(v->plan);
-    free(v->places);
-    free(v->sizes);
     free(v);
   }
   free(p);
@@ -255,113 +247,30 @@ static bool covers(const ttc__fuse *f, const variant *v) {
   return true;
 }
 
-/* Sizes of the numbers that the records have, in the order of `places`. */
-static bool list_sizes(ttc_device *dev, uint32_t n, variant *e) {
-  e->sizes = malloc(e->nplace + 1);
-  uint32_t k = 0, end = 0;
-  for (uint32_t i = 0; e->sizes != NULL && i < n; i++) {
-    const record *r = ttc__trace_record(dev, i);
-    for (uint32_t j = 0; r->plan != NULL && j < r->plan->low.nparam; j++) {
-      const ttc__param *q = &r->plan->low.params[j];
-      if (q->kind == TTC__PARAM_NUMBER || q->kind == TTC__PARAM_RNG) {
-        uint32_t size = q->kind == TTC__PARAM_RNG ? 8 : (uint32_t)ttc_dtype_nbyte((ttc_dtype)q->dtype);
-        end = e->places[k] + size > end ? e->places[k] + size : end;
-        e->sizes[k++] = (uint8_t)size;
-      }
-    }
-  }
-  e->nnumber = (end + (uint32_t)sizeof(number) - 1) / (uint32_t)sizeof(number);
-  return e->sizes != NULL && k == e->nplace;
-}
-
-static ttc_status compose(ttc_device *dev, uint32_t n, variant *e, ttc_plan *plan, ttc_error *err) {
-  ttc__fuse *f = dev->fuse;
-  ttc__part *parts = calloc(n + 1, sizeof *parts);
-  ttc__fused_slot *slots = calloc(f->nslot + 1, sizeof *slots);
-  plan->bases = calloc(f->nslot + 1, sizeof *plan->bases);
-  if (parts == NULL || slots == NULL || plan->bases == NULL) {
-    free(parts);
-    free(slots);
-    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
-  }
-  uint32_t npart = 0, ref = 0, outside = 0;
-  size_t nbyte = 0;
-  for (uint32_t i = 0; i < n; i++) {
-    const record *r = ttc__trace_record(dev, i);
-    if (r->plan != NULL) {
-      parts[npart++] = (ttc__part){.low = &r->plan->low, .stores = f->slots + ref, .nin = r->nstore - r->plan->nout};
-      nbyte += r->plan->low.text_nbyte / 8; /* most parts share their function with others */
-    }
-    ref += r->nstore;
-  }
-  for (uint32_t s = 0; s < f->nslot; s++) {
-    const ttc__base *base = &f->stores[s]->keyed.base;
-    slots[s] = (ttc__fused_slot){base, (e->flags[s] & SLOT_OUTSIDE) != 0, (e->flags[s] & SLOT_ALIVE) != 0};
-    if (slots[s].outside) {
-      plan->bases[outside++] = *base;
-    } else if (slots[s].alive) {
-      plan->nout++;
-    } else {
-      e->unwritten_nbyte += (int64_t)ttc__base_nbyte(base);
-    }
-  }
-  ttc__composition in = {.npart = npart, .nslot = f->nslot, .parts = parts, .slots = slots, .for_tpu = dev->for_tpu};
-  ttc_status st = nbyte <= MAX_FUSED_TEXT ? ttc__compose(&in, &plan->low, &e->places, &e->nplace, err)
-                                          : TTC_FAIL(err, TTC_UNIMPLEMENTED, "a fused program: its parts are too large");
-  free(parts);
-  free(slots);
-  if (st == TTC_OK && !list_sizes(dev, n, e)) {
-    st = TTC_FAIL(err, TTC_INTERNAL, "a fused program: its numbers do not fit");
-  }
-  return st;
-}
-
-/* The plan of the first launch; there is one. */
-static const ttc_plan *first_launch(ttc_device *dev, uint32_t n) {
+/* The options of the first launch; there is one. */
+static uint32_t options_of(ttc_device *dev, uint32_t n) {
   uint32_t i = 0;
   while (i + 1 < n && ttc__trace_record(dev, i)->plan == NULL) {
     i++;
   }
-  return ttc__trace_record(dev, i)->plan;
+  return ttc__trace_record(dev, i)->plan->options;
 }
 
-static const char *name_of(const ttc_plan *plan) {
-  const ttc_op_row *row = plan != NULL ? ttc__op_row(plan->op) : NULL;
-  return row != NULL ? row->name : "?";
-}
-
-/* An op for the program's name in errors, reports and profiles: "mm .. sum (23 fused calls)". UINT32_MAX: out of memory. */
-static uint32_t name_program(ttc_device *dev, uint32_t n) {
-  uint32_t last = n - 1, calls = 0;
-  for (uint32_t i = 0; i < n; i++) {
-    calls += ttc__trace_record(dev, i)->plan != NULL ? 1 : 0;
-  }
-  while (last > 0 && ttc__trace_record(dev, last)->plan == NULL) {
-    last--;
-  }
-  char name[128];
-  snprintf(name, sizeof name, "%.40s .. %.40s (%u fused calls)", name_of(first_launch(dev, n)),
-           name_of(ttc__trace_record(dev, last)->plan), calls);
-  ttc_op_row row = {.name = name, .tol = TOL_LOOSE};
-  return ttc__op_register_copy(&row);
-}
-
-/* Have the variant's program made. False: it cannot be. */
+/* Have the variant's program made. False: it cannot be. Joining the texts takes milliseconds, which the caller does not spend. */
 static bool ask_for(ttc_device *dev, uint32_t n, variant *v) {
-  ttc_error err = {0};
-  dev->options = first_launch(dev, n)->options;
+  if (!ttc__recipe_possible(dev, n)) {
+    return false;
+  }
+  dev->options = options_of(dev, n);
   ttc_plan *plan = ttc__plan_new(dev, UINT32_MAX);
   if (plan == NULL) {
     return true;
   }
-  ttc_status st = compose(dev, n, v, plan, &err);
-  if (st != TTC_OK) {
-    ttc__log(TTC__LOG_DEBUG, "%u calls are not fused: %s", n, err.message);
+  plan->recipe = ttc__recipe_take(dev, n, v->flags);
+  if (plan->recipe == NULL) {
     ttc__plan_release(plan);
-    return false;
+    return true;
   }
-  uint32_t named = name_program(dev, n);
-  plan->op = named != UINT32_MAX ? named : first_launch(dev, n)->op;
   v->asked = true;
   v->plan = plan;
   dev->fuse->stats.programs++;
@@ -369,20 +278,32 @@ static bool ask_for(ttc_device *dev, uint32_t n, variant *v) {
   return true;
 }
 
-/* Is it there to be used? Forgets it if it could not be compiled. */
-static bool is_ready(ttc_device *dev, uint32_t n, variant *v) {
+/* Is it there to be used? Forgets it if it could not be made. */
+static bool is_ready(ttc_device *dev, uint32_t n, piece *p, variant *v) {
   if (v->plan == NULL) {
     return false;
   }
   int state = atomic_load_explicit(&v->plan->state, memory_order_acquire);
   if (state == PLAN_FAILED) {
-    ttc__log(TTC__LOG_WARN, "%u calls could not be compiled as one program and go on as single ones: %s", n,
-             ttc__poison_error(v->plan->error)->message);
+    const ttc_error *why = ttc__poison_error(v->plan->error);
+    p->hopeless |= why->code == TTC_UNIMPLEMENTED;
+    ttc__log(p->hopeless ? TTC__LOG_DEBUG : TTC__LOG_WARN,
+             "%u calls could not be compiled as one program and go on as single ones: %s", n, why->message);
     ttc__plan_release(v->plan);
     v->plan = NULL;
     dev->fuse->stats.failed++;
   }
   return state == PLAN_READY;
+}
+
+/* Shall it be passed over this time, because it found no memory not long ago? */
+static bool rests(const variant *v) {
+  _Atomic uint32_t *rest = &v->plan->recipe->rest;
+  uint32_t left = atomic_load_explicit(rest, memory_order_relaxed);
+  if (left != 0) {
+    atomic_store_explicit(rest, left - 1, memory_order_relaxed);
+  }
+  return left != 0;
 }
 
 /* Have the variant's program give what others of the piece want, too, if that is little, and every single number, which a loss
@@ -406,6 +327,10 @@ static void take_more(const ttc__fuse *f, const piece *p, variant *v) {
   }
 }
 
+static bool spares_more(const variant *v, const variant *than) {
+  return than == NULL || v->plan->recipe->unwritten_nbyte > than->plan->recipe->unwritten_nbyte;
+}
+
 /* The program to run the piece with, or NULL: the one that gives just the wanted results, or one that gives them and more. */
 static variant *program_of(ttc_device *dev, uint32_t n, piece *p) {
   ttc__fuse *f = dev->fuse;
@@ -413,9 +338,9 @@ static variant *program_of(ttc_device *dev, uint32_t n, piece *p) {
   bool coming = false;
   for (variant *v = p->variants; v != NULL; v = v->next) {
     if (v->asked && covers(f, v)) {
-      bool ready = is_ready(dev, n, v);
+      bool ready = is_ready(dev, n, p, v);
       coming |= v->plan != NULL;
-      best = ready && (best == NULL || v == exact || v->unwritten_nbyte > best->unwritten_nbyte) ? v : best;
+      best = ready && !rests(v) && (v == exact || spares_more(v, best)) ? v : best;
     }
   }
   p->seen++;
@@ -450,8 +375,9 @@ static void publish(ttc_device *dev, uint32_t n) {
 }
 
 /* One record that runs the n first; false when out of memory. */
-static bool fuse_records(ttc_device *dev, uint32_t n, const variant *e, record *out) {
+static bool fuse_records(ttc_device *dev, uint32_t n, ttc_plan *plan, record *out) {
   ttc__fuse *f = dev->fuse;
+  const ttc__recipe *e = plan->recipe;
   uint32_t k = 0, nstore = 0;
   ttc_store **stores = malloc((f->nslot + 1) * sizeof *stores);
   number *numbers = malloc((e->nnumber + 1) * sizeof *numbers);
@@ -482,11 +408,11 @@ static bool fuse_records(ttc_device *dev, uint32_t n, const variant *e, record *
                   .tag = ttc__trace_record(dev, 0)->tag,
                   .nstore = nstore,
                   .nnumber = e->nnumber,
-                  .plan = e->plan,
+                  .plan = plan,
                   .stores = stores,
                   .numbers = numbers};
-  atomic_fetch_add_explicit(&e->plan->refs, 1, memory_order_relaxed);
-  e->plan->last_use = atomic_load_explicit(&dev->calls, memory_order_relaxed);
+  atomic_fetch_add_explicit(&plan->refs, 1, memory_order_relaxed);
+  plan->last_use = atomic_load_explicit(&dev->calls, memory_order_relaxed);
   return true;
 }
 
@@ -517,10 +443,10 @@ void ttc__fuse_cut_first(ttc_device *dev, uint32_t n, ttc_cut reason) {
   f->stats.cuts[reason]++;
   piece *p = launches > 1 ? find_piece(f) : NULL;
   const variant *v = p != NULL ? program_of(dev, n, p) : NULL;
-  if (v != NULL && fuse_records(dev, n, v, &fused)) {
+  if (v != NULL && fuse_records(dev, n, v->plan, &fused)) {
     f->stats.hits++;
     f->stats.fused += launches;
-    f->stats.unwritten_nbyte += (uint64_t)v->unwritten_nbyte;
+    f->stats.unwritten_nbyte += (uint64_t)v->plan->recipe->unwritten_nbyte;
     queued = replace(dev, n, &fused);
   }
   f->first += n;

@@ -20,6 +20,28 @@ typedef struct ttc__loop {
   uint64_t head; /* its first token */
 } ttc__loop;
 
+enum { SLOT_OUTSIDE = 1, SLOT_ALIVE = 2 };
+
+typedef struct ttc__recipe_part {
+  ttc_plan *plan; /* one reference */
+  uint32_t nstore;
+} ttc__recipe_part;
+
+/* What a fused program is put together from. */
+struct ttc__recipe {
+  ttc__recipe_part *parts; /* [npart] launches, in order */
+  uint32_t *slots;         /* of their stores, part after part; UINT32_MAX: a result that nobody took */
+  ttc__base *bases;        /* [nslot] what is held before */
+  uint8_t *flags;          /* [nslot] SLOT_*: for given results that somebody may read afterwards */
+  uint32_t npart, nslot;
+  int64_t unwritten_nbyte;
+  _Atomic uint32_t rest; /* times to pass it over still: it found no memory */
+  /* Once its plan is ready: */
+  uint32_t *places;         /* [nplace] where each of the parts' numbers goes, bytes */
+  uint8_t *sizes;           /* [nplace] bytes */
+  uint32_t nplace, nnumber; /* nnumber: what the numbers take, in units of `number` */
+};
+
 typedef struct ttc__last_place {
   uint64_t token;
   uint64_t at; /* count of the record */
@@ -59,6 +81,18 @@ void ttc__fuse_cut_locked(ttc_device *dev, ttc_cut reason);
 /* The first n records of the trace; the others are kept. Dispatch lock held. */
 void ttc__fuse_cut_first(ttc_device *dev, uint32_t n, ttc_cut reason);
 ttc_status ttc__fuse_init(ttc_device *dev, ttc_error *err); /* dispatch lock held */
+
+/* recipe.c: can the first n records of the trace be joined at all? Dispatch lock held. */
+bool ttc__recipe_possible(ttc_device *dev, uint32_t n);
+/* Of the first n records, as they were described last (fuse.c), for the given flags; NULL: out of memory. Dispatch lock held. */
+ttc__recipe *ttc__recipe_take(ttc_device *dev, uint32_t n, const uint8_t *flags);
+/* The program's text and what belongs to it, from the plan's recipe. Nobody else looks at the plan. TTC_UNIMPLEMENTED: the parts do
+ * not fit together. */
+ttc_status ttc__recipe_join(ttc_plan *plan, ttc_error *err);
+/* The fused program of r found no memory, and changed nothing: launch its parts. Not done: no host memory for that either. Launch
+ * lock held. Only TTC_CANCELLED is returned. */
+ttc_status ttc__recipe_unfold(ttc_device *dev, record *r, bool *done, ttc_error *err);
+void ttc__recipe_free(ttc__recipe *e);
 
 /* loop.c: the trace begins anew with nothing in it. */
 void ttc__loop_reset(ttc_device *dev);

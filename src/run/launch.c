@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/run.h"
+#include "run/fuse.h"
 
 void ttc__note_error(ttc_device *dev, ttc__poison *p) {
   int n = 0;
@@ -251,7 +251,9 @@ static ttc_status retry(ttc_device *dev, record *r, pjrt_buffer **args, pjrt_buf
     st = execute(dev, r->plan, args, outs, &again);
   }
   if (st != TTC_OK && *poison == NULL) {
-    ttc__memory_explain(dev, err);
+    if (r->plan->recipe == NULL) {
+      ttc__memory_explain(dev, err);
+    }
     return TTC_RESOURCE_EXHAUSTED;
   }
   return st;
@@ -282,6 +284,15 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
   }
   if (st == TTC_RESOURCE_EXHAUSTED && poison == NULL) {
     st = retry(dev, r, args, outs, &left, &poison, err);
+  }
+  if (st == TTC_RESOURCE_EXHAUSTED && poison == NULL && plan->recipe != NULL) { /* nothing was changed or given away */
+    bool done;
+    ttc_error why;
+    free_leftovers(dev, &left);
+    TTC_TRY(ttc__recipe_unfold(dev, r, &done, &why));
+    if (done) {
+      return TTC_OK;
+    }
   }
   if (st == TTC_OK) {
     if (dev->trace != NULL) {

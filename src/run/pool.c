@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "graph/graph.h"
-#include "run/run.h"
+#include "run/fuse.h"
 
 #define INLINE_NELEM 1024 /* elements read and written up to which a straight-line program takes microseconds */
 
@@ -29,12 +29,12 @@ static bool lags(const ttc_plan *plan) {
 static void finish(ttc_plan *plan, pjrt_exe *exe, const ttc_error *err) {
   ttc_device *dev = plan->dev;
   ttc__poison *poison = exe == NULL ? ttc__poison_new(err) : NULL;
-  bool lagging = lags(plan);
-  if (!plan->keeps_text && !atomic_load(&dev->keeps_texts)) { /* before it is ready: then its text may be read */
+  bool lagging = exe != NULL && lags(plan);
+  ttc__lock_take(&dev->plan_lock); /* after keeps_texts was set under it no text goes away */
+  if (plan->recipe != NULL || (!plan->keeps_text && !atomic_load(&dev->keeps_texts))) {
     free(plan->low.text);
     plan->low.text = NULL;
   }
-  ttc__lock_take(&dev->plan_lock);
   plan->lags = lagging;
   plan->exe = exe;
   plan->error = poison;
@@ -84,6 +84,8 @@ static void compile(ttc_plan *plan) {
   snprintf(err.op, sizeof err.op, "%s", row != NULL ? row->name : "?");
   if (!ttc__threads_to_be_had(THREADS_OF_A_COMPILE)) {
     (void)TTC_FAIL(&err, TTC_UNAVAILABLE, "%s", no_threads);
+  } else if (plan->recipe != NULL && ttc__recipe_join(plan, &err) != TTC_OK) {
+    exe = NULL;
   } else if (make(plan, &exe, &err) != TTC_OK) {
     ttc__log(TTC__LOG_DEBUG, "compiling %s failed: %s\n%s", err.op, err.message, plan->low.text);
     size_t n = strlen(err.message);
@@ -289,5 +291,6 @@ void ttc__plan_release(ttc_plan *plan) {
   free(plan->outs);
   free(plan->bases);
   free(plan->dump);
+  ttc__recipe_free(plan->recipe);
   free(plan);
 }

@@ -39,6 +39,7 @@ struct ttc_store {
   struct ttc_store *next, **prev; /* list of stores with a buffer, under the device's store lock */
 };
 
+typedef struct ttc__recipe ttc__recipe;
 typedef enum plan_state { PLAN_COMPILING, PLAN_READY, PLAN_FAILED } plan_state;
 
 struct ttc_plan {
@@ -63,6 +64,7 @@ struct ttc_plan {
   struct ttc_plan *next_job;
   struct ttc_plan *bare; /* the same without the checks of low.verify, once those were seen to be settled often enough */
   uint32_t nsettled;     /* how often; both under the dispatch lock */
+  ttc__recipe *recipe;   /* of a fused program (fuse.h), whose text, bases and op are there when it is READY; or NULL */
 };
 
 /* A number as it travels in a record: encoded in its parameter's dtype (Philox words as u64). */

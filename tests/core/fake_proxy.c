@@ -1,8 +1,10 @@
 /* A PJRT plugin that passes every call on to the plugin at PROXY_PLUGIN, except for the nth from now, which fails: real numbers,
- * and any call failing. Calls that free things are passed on all the same, and then fail. */
+ * and any call failing. Calls that free things are passed on all the same, and then fail. The next programs to run may also be told
+ * to find no memory. */
 #include <dlfcn.h>
 #include <pjrt_c_api.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,12 +22,16 @@
 /* clang-format on */
 
 static const PJRT_Api *real;
-static char our_error; /* its address is every error of ours */
-static atomic_long countdown, ncall;
+static char our_error, no_memory; /* their addresses are our errors */
+static atomic_long countdown, ncall, starving;
 static const char *_Atomic failed;
 
 static PJRT_Error *enter(const char *call) {
   atomic_fetch_add(&ncall, 1);
+  if (atomic_load(&starving) > 0 && strcmp(call, "PJRT_LoadedExecutable_Execute") == 0) {
+    atomic_fetch_sub(&starving, 1);
+    return (PJRT_Error *)&no_memory;
+  }
   if (atomic_load(&countdown) > 0 && atomic_fetch_sub(&countdown, 1) == 1) {
     atomic_store(&failed, call);
     return (PJRT_Error *)&our_error;
@@ -46,15 +52,19 @@ static PJRT_Error *enter(const char *call) {
 CALLS(CALL)
 FREES(FREE)
 
+static bool is_ours(const PJRT_Error *e) {
+  return e == (const PJRT_Error *)&our_error || e == (const PJRT_Error *)&no_memory;
+}
+
 static void proxy_PJRT_Error_Destroy(PJRT_Error_Destroy_Args *args) {
-  if (args->error != (PJRT_Error *)&our_error) {
+  if (!is_ours(args->error)) {
     real->PJRT_Error_Destroy(args);
   }
 }
 
 static void proxy_PJRT_Error_Message(PJRT_Error_Message_Args *args) {
   static const char text[] = "made to fail";
-  if ((const char *)args->error != &our_error) {
+  if (!is_ours(args->error)) {
     real->PJRT_Error_Message(args);
     return;
   }
@@ -63,10 +73,10 @@ static void proxy_PJRT_Error_Message(PJRT_Error_Message_Args *args) {
 }
 
 static PJRT_Error *proxy_PJRT_Error_GetCode(PJRT_Error_GetCode_Args *args) {
-  if ((const char *)args->error != &our_error) {
+  if (!is_ours(args->error)) {
     return real->PJRT_Error_GetCode(args);
   }
-  args->code = PJRT_Error_Code_INTERNAL;
+  args->code = (const char *)args->error == &no_memory ? PJRT_Error_Code_RESOURCE_EXHAUSTED : PJRT_Error_Code_INTERNAL;
   return NULL;
 }
 
@@ -102,6 +112,12 @@ EXPORT void proxy_fail(long nth);
 void proxy_fail(long nth) {
   atomic_store(&failed, NULL);
   atomic_store(&countdown, nth);
+}
+
+/* The next n programs find no memory. Returns how many of those asked for before are left. */
+EXPORT long proxy_starve(long n);
+long proxy_starve(long n) {
+  return atomic_exchange(&starving, n);
 }
 
 EXPORT const char *proxy_failed(void);

@@ -63,6 +63,42 @@ static void cannot_be_compiled(void) {
   CHECK_EQ(stats().live_nbyte, 0);
 }
 
+/* No memory for the whole, not even the second time: its calls run one by one, now and for a while. */
+static void finds_no_memory(void) {
+  void *found = dlsym(dlopen(getenv("TTC_FAKE_PLUGIN"), RTLD_NOW | RTLD_NOLOAD), "fake_plugin_starve");
+  fake_plugin_starve_fn *starve;
+  memcpy(&starve, &found, sizeof found);
+  for (int k = 0; k < 3; k++) {
+    CHECK_EQ(chain(9), k < 2 ? 3 : 1);
+    OK(ttc_device_wait_fused(dev, &err));
+  }
+  starve("PJRT_LoadedExecutable_Execute", 2);
+  CHECK_EQ(chain(9), 2 + 3);
+  CHECK_EQ(chain(9), 3);
+  for (int k = 0; k < 63; k++) {
+    (void)chain(9);
+  }
+  CHECK_EQ(chain(9), 1);
+  OK(ttc_device_synchronize(dev, &err));      /* nobody hears of it */
+  starve("PJRT_LoadedExecutable_Execute", 4); /* and so the first call's two tries */
+  ten a = empty(TTC_F32, DIMS(9)), b = empty(TTC_F32, DIMS(9)), y, z;
+  float out[9] = {0};
+  OK(put(&a, out));
+  OK(put(&b, out));
+  OK(add(&a, &b, 1, NULL, &y));
+  OK(add(&y, &b, 1, NULL, &z));
+  ttc_store_release(y.store);
+  OK(add(&z, &b, 1, NULL, &y));
+  ttc_store_release(z.store);
+  IS(get(&y, out), TTC_RESOURCE_EXHAUSTED);
+  CHECK_EQ(strcmp(err.op, "add.Tensor"), 0);
+  OK(get(&a, out));
+  ttc_store_release(a.store);
+  ttc_store_release(b.store);
+  ttc_store_release(y.store);
+  CHECK_EQ(stats().live_nbyte, 0);
+}
+
 /* Who holds one result more gets it, from a program of its own. */
 static void more_results(void) {
   ten a = empty(TTC_F32, DIMS(3)), y, z;
@@ -163,6 +199,7 @@ int main(void) {
   deferring = 1;
   becomes_one_program();
   cannot_be_compiled();
+  finds_no_memory();
   more_results();
   in_place();
   loop();

@@ -141,3 +141,57 @@ settled()
         TORCH_TPU_CACHE_DIR=str(tmp_path),
     )
     assert os.listdir(str(tmp_path)) if cache == "1" else True
+
+
+def test_a_fused_program_without_memory_runs_call_by_call() -> None:
+    """With the random numbers, schedules and writes in place that it would have had; and as one program again later."""
+    good(
+        """
+import ctypes, os, torch
+proxy = ctypes.CDLL(os.environ["TORCH_TPU_PLUGIN"])
+x, y = torch.linspace(-1, 1, 30).reshape(6, 5), torch.tensor([0, 2, 1, 1, 0, 2])
+
+def steps(starve):
+    '''Losses, weights and what was held on the way; how many calls were fused in each step.'''
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Dropout(0.3), torch.nn.Linear(8, 3)).to("tpu")
+    opt = torch.optim.AdamW(model.parameters(), lr=0.1)
+    a, b, losses, held, fused = x.to("tpu"), y.to("tpu"), [], [], []
+    for k in range(80):
+        torch.tpu.compiler.wait()
+        torch.tpu.synchronize()
+        before = torch.tpu.fuse_stats()["fused"]
+        proxy.proxy_starve(ctypes.c_long(starve.get(k, 0)))
+        opt.param_groups[0]["lr"] = 0.1 / (1 + k)
+        opt.zero_grad()
+        logits = model(a)
+        held.append(logits.detach().sum())
+        loss = torch.nn.functional.cross_entropy(logits, b)
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+        assert proxy.proxy_starve(ctypes.c_long(0)) == 0, k
+        fused.append(torch.tpu.fuse_stats()["fused"] - before)
+    return losses + [h.item() for h in held] + [v for p in model.parameters() for v in p.flatten().tolist()], fused
+
+want, _ = steps({})
+torch.tpu.eager_mode = torch.tpu.EagerMode.FUSE
+steps({})
+got, fused = steps({7: 2, 75: 2})  # it is tried twice, then not for a while
+assert all(abs(g - w) < 1e-4 for g, w in zip(got, want, strict=True)), max(abs(g - w) for g, w in zip(got, want))
+assert min(fused[1:7]) > 20 and max(fused[8:72]) == 0 and min(fused[72:75]) > 20 and max(fused[76:]) == 0, fused
+proxy.proxy_starve(ctypes.c_long(1000))
+try:
+    print((torch.ones(3, device="tpu") * 2 + 1).tolist())
+except torch.OutOfMemoryError as e:
+    print(e)
+else:
+    raise AssertionError("no error")
+proxy.proxy_starve(ctypes.c_long(0))
+assert (torch.ones(3, device="tpu") * 2 + 1).tolist() == [3, 3, 3]
+""",
+        120,
+        TORCH_TPU_PLUGIN=proxy_plugin(),
+        PROXY_PLUGIN=_real(),
+        TORCH_TPU_CACHE="0",
+    )
