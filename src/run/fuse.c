@@ -116,8 +116,21 @@ static uint32_t slot_of(ttc__fuse *f, ttc_store *s, uint64_t mark, bool made_her
   return s->keyed.slot;
 }
 
+/* Copies into new stores come before the launches, wherever in the trace they are made, and are no part of its key. */
+static void count_copies(ttc_device *dev, uint32_t n, uint64_t mark) {
+  ttc__fuse *f = dev->fuse;
+  for (uint32_t i = 0; i < n; i++) {
+    const record *r = ttc__trace_record(dev, i);
+    for (uint32_t k = 0; r->plan == NULL && k < r->nstore; k++) {
+      if (r->stores[k]->keyed.mark == mark) {
+        f->held[r->stores[k]->keyed.slot]++;
+      }
+    }
+  }
+}
+
 /* The key of the first n records: plans, and what is wired to what. In the flags: who of the stores made here has another owner.
- * Returns how many are launches; 0: out of memory. */
+ * Returns how many are launches; 0: none, or out of memory. */
 static uint32_t describe(ttc_device *dev, uint32_t n) {
   ttc__fuse *f = dev->fuse;
   uint64_t mark = ttc__key_mark();
@@ -126,14 +139,11 @@ static uint32_t describe(ttc_device *dev, uint32_t n) {
   f->nword = 0;
   for (uint32_t i = 0; i < n; i++) {
     record *r = ttc__trace_record(dev, i);
-    if (!grow_words(f, f->nword + r->nstore + 3) || !grow_refs(f, f->nref + r->nstore)) {
-      return 0;
-    }
     if (r->plan == NULL) {
-      for (uint32_t k = 0; k < r->nstore; k++) {
-        f->slots[f->nref++] = slot_of(f, r->stores[k], mark, false);
-      }
       continue;
+    }
+    if (!grow_words(f, f->nword + r->nstore + 2) || !grow_refs(f, f->nref + r->nstore)) {
+      return 0;
     }
     launches++;
     f->words[f->nword++] = (uint32_t)r->plan->serial;
@@ -145,6 +155,9 @@ static uint32_t describe(ttc_device *dev, uint32_t n) {
       f->slots[f->nref++] = slot;
       f->words[f->nword++] = slot;
     }
+  }
+  if (launches != n) {
+    count_copies(dev, n, mark);
   }
   for (uint32_t s = 0; s < f->nslot; s++) {
     bool inside = (f->flags[s] & SLOT_OUTSIDE) == 0;
@@ -306,13 +319,24 @@ static bool rests(const variant *v) {
   return left != 0;
 }
 
-/* Have the variant's program give what others of the piece want, too, if that is little, and every single number, which a loss
- * may be that is looked at now and then: fewer kinds are met then. */
+/* What the variant's program would give if it gave all that is made in the piece, bytes. */
+static int64_t all_nbyte(const ttc__fuse *f) {
+  int64_t sum = 0;
+  for (uint32_t s = 0; s < f->nslot; s++) {
+    sum += (f->flags[s] & SLOT_OUTSIDE) == 0 ? (int64_t)f->stores[s]->nbyte : 0;
+  }
+  return sum;
+}
+
+/* Have the variant's program give more than is wanted now: every single number, which a loss may be that is looked at now and then;
+ * what others of the piece want, too, if that is little; and everything, if that is little and one program was not enough (x = x +
+ * y for ever, where each x that is held on the way is another one). Fewer kinds are met then. */
 static void take_more(const ttc__fuse *f, const piece *p, variant *v) {
+  bool all = p->nasked != 0 && all_nbyte(f) <= MAX_MORE_NBYTE;
   for (uint32_t s = 0; s < f->nslot; s++) {
     const ttc__base *base = &f->stores[s]->keyed.base;
-    bool one = (v->flags[s] & SLOT_OUTSIDE) == 0 && ttc__nelem(base->ndim, base->dims) == 1;
-    v->flags[s] |= one ? SLOT_ALIVE : 0;
+    bool inside = (v->flags[s] & SLOT_OUTSIDE) == 0, one = ttc__nelem(base->ndim, base->dims) == 1;
+    v->flags[s] |= inside && (one || all) ? SLOT_ALIVE : 0;
   }
   int64_t more = 0;
   for (int round = 0; round < 2 && more <= MAX_MORE_NBYTE; round++) {
@@ -485,13 +509,17 @@ void ttc__fuse_cut(ttc_device *dev, ttc_cut reason) {
 static int64_t held_for_nobody(ttc_device *dev, uint32_t n) {
   ttc__fuse *f = dev->fuse;
   int64_t sum = 0;
-  if (describe(dev, n) == 0) {
-    return INT64_MAX;
-  }
+  (void)describe(dev, n);
   for (uint32_t s = 0; s < f->nslot; s++) {
     bool outside = (f->flags[s] & SLOT_OUTSIDE) != 0;
     if (outside && (uint32_t)atomic_load_explicit(&f->stores[s]->refs, memory_order_acquire) == f->held[s]) {
       sum += (int64_t)f->stores[s]->nbyte;
+    }
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    const record *r = ttc__trace_record(dev, i);
+    if (r->kind == RECORD_UPLOAD && atomic_load_explicit(&r->stores[0]->refs, memory_order_acquire) == 1) {
+      sum += (int64_t)r->stores[0]->nbyte; /* and used by none of them */
     }
   }
   return sum;

@@ -59,19 +59,16 @@ bool ttc__recipe_possible(ttc_device *dev, uint32_t n) {
 ttc__recipe *ttc__recipe_take(ttc_device *dev, uint32_t n, const uint8_t *flags) {
   const ttc__fuse *f = dev->fuse;
   ttc__recipe *e = allocate(f, n);
-  uint32_t ref = 0, kept = 0;
   for (uint32_t i = 0; e != NULL && i < n; i++) {
     const record *r = ttc__trace_record(dev, i);
     if (r->plan != NULL) {
       e->parts[e->npart++] = (ttc__recipe_part){.plan = r->plan, .nstore = r->nstore};
       atomic_fetch_add_explicit(&r->plan->refs, 1, memory_order_relaxed);
-      memcpy(e->slots + kept, f->slots + ref, r->nstore * sizeof *e->slots);
-      kept += r->nstore;
     }
-    ref += r->nstore;
   }
   if (e != NULL) {
     e->nslot = f->nslot;
+    memcpy(e->slots, f->slots, f->nref * sizeof *e->slots);
     memcpy(e->flags, flags, f->nslot);
     for (uint32_t s = 0; s < f->nslot; s++) {
       e->bases[s] = f->stores[s]->keyed.base;

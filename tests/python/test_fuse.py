@@ -56,12 +56,21 @@ def again(f):
 
 
 @pytest.mark.parametrize("name", loops.LOOPS)
-def test_loops_have_the_cpus_numbers(name):
+def test_loops_have_the_cpus_numbers_and_a_fixed_set_of_programs(name):
+    """Programs: no more than a few, all of them asked for by the time that each trace has come twice."""
     want = loops.run(name, "cpu", 40, loops.width_of(name))
-    for _ in range(2):
+    for round_ in range(2):
         torch.tpu.flush()
-        assert loops.difference(loops.run(name, "tpu", 40, loops.width_of(name)), want) < 1e-4
+        asked, before = {}, stats()["programs"]
+        got = loops.run(
+            name, "tpu", 40, loops.width_of(name), lambda i, a=asked, b=before: a.setdefault(i, stats()["programs"] - b)
+        )
+        assert loops.difference(got, want) < 1e-4
         torch.tpu.compiler.wait()
+        if round_ == 0:
+            assert not loops.complaints(name, asked, 0.0, 1), asked
+            few = {"chain": 2, "gan": 2, "evaluation": 2, "accumulation": 3, "buckets": 3, "shuffled": 3}
+            assert asked[40] == few.get(name, 1), asked
 
 
 @pytest.mark.parametrize("name", ["reads", "plain", "prepared", "buckets"])
@@ -75,6 +84,43 @@ def test_loops_run_fused(name):
     loops.run(name, "tpu", 40, loops.width_of(name) + 1)
     more = gained(before)
     assert more["fused"] > 0.8 * more["nodes"], more
+
+
+def test_a_copy_into_a_new_tensor_is_no_part_of_a_trace():
+    """A batch comes before or after a cut: the trace is the same."""
+    x = torch.ones(5, device="tpu")
+    for i in range(6):
+        torch.tpu.flush()
+        torch.tpu.compiler.wait()
+        before = stats()
+        if i % 2:
+            y = x * 3  # opens a trace
+            b = torch.full((5,), float(i)).to("tpu")
+        else:
+            b = torch.full((5,), float(i)).to("tpu")
+            y = x * 3
+        z = (y + b).tanh()
+        torch.tpu.flush()
+        more = gained(before)
+        assert more["traces"] == (i == 0) and more["programs"] == (i == 1) and more["hits"] == (i > 1), (i, more)
+        torch.testing.assert_close(z.cpu(), torch.full((5,), 3.0 + i).tanh())
+
+
+def test_values_held_at_changing_places_of_a_chain():
+    """x = x + y for ever, one x of every hundred held: no program per place."""
+    x, y = torch.zeros(16, device="tpu"), torch.ones(16, device="tpu")
+    torch.tpu.flush()
+    before, held = stats(), []
+    for i in range(3000):
+        x = x + y
+        if i % 100 == 50:
+            held.append((i + 1, x))
+        if i == 1000:
+            torch.tpu.compiler.wait()
+            middle = stats()
+    torch.tpu.flush()
+    assert gained(before)["programs"] == 2 and gained(middle)["fused"] > 0.9 * gained(middle)["nodes"]
+    assert all(t.tolist() == [float(n)] * 16 for n, t in held)
 
 
 def test_a_schedule_compiles_nothing():
