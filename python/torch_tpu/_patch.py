@@ -113,7 +113,7 @@ def _enter_compiled_functions_quickly() -> None:
         from torch_tpu._compile.entry import quick
 
         skip_code(torch.autocast.__init__.__code__)  # as all of PyTorch's own: a graph that ends inside autocast enters it anew
-        if kwargs.get("backend") == "tpu":
+        if kwargs.get("backend", "inductor") in ("tpu", "inductor"):
             watch.follow()
         compiled = inner(*args, **kwargs)
         return quick(compiled) if (args and args[0] is not None) or kwargs.get("model") is not None else compiled

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import unittest.mock
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from torch_tpu._compile import optimizers
 from torch_tpu._compile.program import Compiled, Stage, _Call
 from torch_tpu._compile.saved import fill
 from torch_tpu._compile.stages import writes
@@ -56,7 +58,10 @@ def only_compiling() -> Iterator[None]:
     devices = torch.tpu.device_count()  # type: ignore[attr-defined]
     random = torch.get_rng_state(), [torch.tpu.get_rng_state(i) for i in range(devices)]  # type: ignore[attr-defined]
     try:
-        with unittest.mock.patch.object(Compiled, "__call__", lambda self, args: _pretend(self, args, grads)):
+        with (
+            unittest.mock.patch.object(Compiled, "__call__", lambda self, args: _pretend(self, args, grads)),
+            unittest.mock.patch.object(optimizers, "take", functools.partial(optimizers.rehearse, optimizers.take)),
+        ):
             yield
     finally:
         for t, grad in grads.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import logging
 import os
 import pathlib
 import re
@@ -132,13 +133,28 @@ def _ask_no_cuda_graphs() -> None:
         optimizer._is_static_for_cudagraphs = lambda x: inner(x) if x.is_cuda else True
 
 
+@functools.cache
+def _do_not_time_guards() -> None:
+    """Dynamo times each graph's guards for its log, with the processor's caches emptied, which takes a fortieth of a second."""
+    from torch._dynamo import guards
+
+    inner = getattr(guards, "profile_guard_manager", None)
+    if inner is not None:
+        timed = guards.guards_log.isEnabledFor
+        guards.profile_guard_manager = lambda *args: inner(*args) if timed(logging.DEBUG) else 0.0
+
+
 def follow() -> None:
     """Have Python's cycle collector rest while Dynamo compiles: it finds nothing, and takes a tenth of the time. Called for every
     function that is compiled, for ``torch._dynamo.reset`` forgets it."""
     from torch._dynamo.callback import callback_handler
 
+    from torch_tpu._compile import optimizers
+
     _ask_no_cuda_graphs()
+    _do_not_time_guards()
     breaks.foresee()
+    optimizers.follow()
     if _pause not in callback_handler.start_callbacks:
         callback_handler.register_start_callback(_pause)
         callback_handler.register_end_callback(_go_on)
