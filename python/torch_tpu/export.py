@@ -36,12 +36,12 @@ from torch.utils import _pytree
 
 from torch_tpu import _artifact
 from torch_tpu._artifact import _C, Signature, Slot
+from torch_tpu._compile import regions
 from torch_tpu._decompose import GraphBuilder, Untraceable, _Table, row_name, table
 
 __all__ = ["Artifact", "load", "save"]
 
 _KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant", "USER_INPUT": "user"}
-_REGIONS = ("cond", "while_loop", "scan", "map_impl")
 _WRITES = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
 
@@ -57,8 +57,8 @@ def save(ep: torch.export.ExportedProgram, path: str | os.PathLike[str]) -> None
 
     Raises:
         TypeError: if ``ep`` is something else.
-        NotImplementedError: if the program cannot be one: sizes that vary or depend on data, random numbers, branches and loops,
-            ops without a row.
+        NotImplementedError: if the program cannot be one: sizes that vary or depend on data, random numbers, ops
+            without a row.
     """
     if not isinstance(ep, torch.export.ExportedProgram):
         raise TypeError(f"expected what torch.export.export(model, arguments) gives, got {type(ep).__name__}")
@@ -79,10 +79,14 @@ def save(ep: torch.export.ExportedProgram, path: str | os.PathLike[str]) -> None
 
 
 def _refuse(ep: torch.export.ExportedProgram) -> None:
+    for module in ep.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, fx.GraphModule) and module is not ep.graph_module else ():
+            if node.op == "get_attr" and isinstance(getattr(module, str(node.target)), torch.Tensor):
+                raise NotImplementedError(
+                    "a branch or a loop holds a tensor made of Python's numbers: make it before, as a buffer say"
+                )
     for node in ep.graph.nodes:
         val = node.meta.get("val")
-        if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _REGIONS:
-            raise NotImplementedError(f"{node.target.name()} cannot be exported: a branch or a loop is no part of an artifact yet")
         if node.op == "placeholder" and isinstance(val, torch.Tensor):
             for axis, size in enumerate(val.shape):
                 if isinstance(size, torch.SymInt):
@@ -96,18 +100,20 @@ def _refuse(ep: torch.export.ExportedProgram) -> None:
             raise NotImplementedError(f"input {node.name!r} is a number that varies: an artifact takes tensors only")
 
 
-class _OnTpu(fx.Interpreter):
-    """The program, with all that names a device meaning ``tpu``."""
+def _put_on_tpu(program: fx.GraphModule) -> None:
+    """All that names a device means ``tpu``, in branches and loops too."""
 
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is torch.ops.aten._assert_tensor_metadata.default:
-            return None
+    def move(a: Any) -> Any:
+        return torch.device("tpu") if isinstance(a, torch.device) else a
 
-        def move(a: Any) -> Any:
-            return torch.device("tpu") if isinstance(a, torch.device) else a
-
-        args, kwargs = _pytree.tree_map(move, (args, kwargs))
-        return super().call_function(target, args, kwargs)
+    for module in program.modules():
+        if not isinstance(module, fx.GraphModule):
+            continue
+        for node in module.graph.nodes:
+            node.args, node.kwargs = _pytree.tree_map(move, (node.args, node.kwargs))
+            if node.target is torch.ops.aten._assert_tensor_metadata.default:
+                module.graph.erase_node(node)
+        module.recompile()
 
 
 def _attention(
@@ -123,8 +129,9 @@ def _trace(ep: torch.export.ExportedProgram) -> tuple[fx.GraphModule, list[Any]]
     """The program in ops that have a row, on fake ``tpu`` tensors; and what it was traced on."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental import proxy_tensor
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()), torch.no_grad():
 
         def fake(val: Any) -> Any:
             if not isinstance(val, torch.Tensor):
@@ -134,8 +141,10 @@ def _trace(ep: torch.export.ExportedProgram) -> tuple[fx.GraphModule, list[Any]]
         inputs = [fake(n.meta.get("val")) for n in ep.graph.nodes if n.op == "placeholder"]
 
         def run(*values: Any) -> list[Any]:
-            out = _OnTpu(ep.graph_module).run(*values, enable_io_processing=False)
+            out = fx.Interpreter(ep.graph_module).run(*values, enable_io_processing=False)
             return list(out)
+
+        _put_on_tpu(ep.graph_module)
 
         decompositions = _Table(table().rows)
         decompositions[torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default] = _attention
@@ -178,9 +187,10 @@ def _build(
             placeholders.append(node)
             signature.inputs.append(slot)
         elif node.op == "get_attr":
-            _guarded(builder.constant, node, getattr(module, str(node.target)))
+            if not isinstance(value := getattr(module, str(node.target)), fx.GraphModule):
+                _guarded(builder.constant, node, value)
         elif node.op == "call_function":
-            if _is_random(node.target):
+            if _is_random(node) or regions.any_inside(node, _is_random):
                 raise NotImplementedError(f"{node.target} draws random numbers: an artifact gives the same results each time")
             _guarded(builder.call, node)
         elif node.op == "output":
@@ -193,9 +203,11 @@ def _rows() -> dict[str, int]:
     return {row["name"]: row["flags"] for row in _C.ops()}
 
 
-def _is_random(op: Any) -> bool:
-    tagged = torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
-    return tagged and _rows().get(row_name(op), 1) & 1 == 1  # fused attention has the tag, for its dropout, which the row has not
+def _is_random(node: fx.Node) -> bool:
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    return _rows().get(row_name(op), 1) & 1 == 1  # fused attention has the tag, for its dropout, which the row has not
 
 
 def _guarded(fn: Any, *args: Any) -> None:

@@ -11,6 +11,8 @@ import torch
 import torch_tpu
 import torch_tpu.export as tpu_export
 from torch import nn
+from torch._higher_order_ops import map as map_each
+from torch._higher_order_ops import scan, while_loop
 from torch_tpu import _artifact
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -52,6 +54,10 @@ class Decoder(nn.Module):
         return self.head(x + y.transpose(1, 2).flatten(2)) + torch.tensor([0.5], dtype=x.dtype)
 
 
+def branching():
+    return Branching().train(), (torch.randn(5, 4), torch.tensor(3)), {}
+
+
 def convolutional():
     return Convolutional().train(), (torch.randn(2, 3, 6, 6), 3), {"mask": torch.rand(2, 8)}
 
@@ -59,6 +65,28 @@ def convolutional():
 def decoder(dtype=torch.float32):
     cache = torch.zeros(1, 2, 8, 8, dtype=dtype)
     return Decoder(dtype).eval(), (torch.tensor([[3, 7, 1]]), cache, cache.clone(), torch.tensor([0, 1, 2])), {}
+
+
+class Branching(nn.Module):
+    """Branches in a branch, loops, weights and a changing buffer read in them."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x, limit):
+        self.count.add_(1)
+        x = self.norm(x)
+
+        def positive(x):
+            halves = torch.cond(limit > 2, lambda x: self.inner(x)[0] * 0.5, lambda x: x.max(0).values, (x,))
+            return halves + torch.arange(4.0), x.sum()
+
+        row, total = torch.cond(x[0, 0] > 0, positive, lambda x: (x[torch.ones(4, dtype=torch.int64)][0], self.count.mean()), (x,))
+        i, y = while_loop(lambda i, y: i < limit, lambda i, y: (i + 1, torch.tanh(self.inner(y))), (torch.zeros_like(limit), x))
+        last, steps = scan(lambda kept, part: (kept * 0.5 + part, kept - part), row, x)
+        return row, total, i, y, last, steps, map_each(lambda part: part.softmax(-1), x)
 
 
 class Plain(nn.Module):
@@ -93,6 +121,15 @@ def test_a_model_with_buffers(tmp_path):
     for _ in range(3):
         check(f(*on_tpu(args), **on_tpu(kwargs)), module(*args, **kwargs))
         check({n: f.tensors[n] for n, _ in module.named_buffers()}, dict(module.named_buffers()))
+
+
+def test_branches_and_loops(tmp_path):
+    module, args, _ = branching()
+    f = tpu_export.load(saved(tmp_path / "net", module, args))
+    for x in (args[0], -args[0], args[0] * 3):
+        for limit in (torch.tensor(0), torch.tensor(3)):
+            check(f(*on_tpu((x, limit))), module(x, limit), rtol=1e-4, atol=1e-5)
+            check({n: f.tensors[n] for n, _ in module.named_buffers()}, dict(module.named_buffers()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -238,7 +275,7 @@ def run_c(folder, tmp_path, args, kwargs, times=1):
     return _artifact.read_safetensors(tmp_path / "out.safetensors")
 
 
-@pytest.mark.parametrize("make", [convolutional, decoder, lambda: decoder(torch.bfloat16)])
+@pytest.mark.parametrize("make", [convolutional, branching, decoder, lambda: decoder(torch.bfloat16)])
 def test_c_gives_the_same_bits(tmp_path, program, make):
     module, args, kwargs = make()
     folder = saved(tmp_path / "net", module, args, kwargs)
@@ -271,7 +308,8 @@ def test_dynamic_sizes_are_refused(tmp_path):
         (lambda x: nn.functional.dropout(x, training=True), "random"),
         (lambda x: x + torch.rand(3), "random"),
         (lambda x: x.nonzero(), "nonzero|size"),
-        (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "cond cannot be exported"),
+        (lambda x: torch.cond(x.sum() > 0, torch.rand_like, torch.cos, (x,)), "random"),
+        (lambda x: torch.cond(x.sum() > 0, lambda x: x * torch.tensor([1.0, 2, 3]), torch.cos, (x,)), "make it before"),
     ],
 )
 def test_what_no_artifact_can_hold_is_refused(tmp_path, fn, words):
