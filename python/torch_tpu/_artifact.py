@@ -227,8 +227,14 @@ def _read_python(s: Signature, what: str, text: str) -> None:
         setattr(s, what, _pytree.treespec_loads(text))
 
 
+def _content(path: pathlib.Path) -> bytes:
+    if path.exists() and not path.is_file():  # it may have no end
+        raise ValueError(f"{path} is no file")
+    return path.read_bytes()
+
+
 def _parse(path: pathlib.Path) -> Signature:
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = _content(path).decode().split("\n")
     first = lines[0].split(" ")
     if first[:2] != ["torch_tpu", "artifact"] or len(first) != 3 or not first[2].isdecimal():
         raise ValueError(f"{path} is no signature of an artifact: it begins with {lines[0][:40]!r}")
@@ -279,7 +285,7 @@ def read_program(folder: pathlib.Path, s: Signature, target: str) -> bytes:
     if target not in s.programs:
         raise ValueError(f"{folder} has no program for a {target}, only for {', '.join(s.programs) or 'none'}")
     file, n, crc = s.programs[target]
-    text = (folder / file).read_bytes()
+    text = _content(folder / file)
     if len(text) != n or zlib.crc32(text) != crc:
         raise ValueError(
             f"{folder / file} is damaged: {len(text)} bytes with CRC-32 {zlib.crc32(text):08x}, not {n} with {crc:08x}"
@@ -293,7 +299,7 @@ def read_safetensors(path: pathlib.Path) -> dict[str, torch.Tensor]:
     Raises:
         FileNotFoundError, ValueError: if there is none, or if it is damaged.
     """
-    raw = bytearray(path.read_bytes())
+    raw = bytearray(_content(path))
     size = struct.unpack_from("<Q", raw)[0] if len(raw) >= 8 else len(raw)
     if size > len(raw) - 8:
         raise ValueError(f"{path} is damaged: its header does not fit in its {len(raw)} bytes")

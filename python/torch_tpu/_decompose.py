@@ -315,9 +315,13 @@ def table() -> _Table:
     return _table
 
 
-@functools.cache
 def functional_table() -> dict[Any, Callable[..., Any]]:
     """Decompositions of the functional ops that have no row, ours first: AOTAutograd copies what the table holds then."""
+    return _functional_rows(len(torch._decomp.decomposition_table))  # a library may have added some
+
+
+@functools.lru_cache(maxsize=1)
+def _functional_rows(known: int) -> dict[Any, Callable[..., Any]]:
     from torch_tpu import _composites
 
     rows = table().rows
@@ -327,7 +331,12 @@ def functional_table() -> dict[Any, Callable[..., Any]]:
         if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or row_name(op) in rows:
             return False
         views = any(r.alias_info is not None for r in op._schema.returns)
-        return not op._schema.is_mutable and not views and not op.has_kernel_for_dispatch_key(implicit)
+        if op._schema.is_mutable or views:
+            return False
+        try:
+            return not op.has_kernel_for_dispatch_key(implicit)
+        except RuntimeError:  # its library is gone
+            return False
 
     return {op: f for op, f in (torch._decomp.decomposition_table | _composites.table).items() if wanted(op)}
 

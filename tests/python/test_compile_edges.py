@@ -86,6 +86,9 @@ def test_caches_that_are_none(tmp_path):
         compiler.save_cache(tmp_path / "pipe")
     with pytest.raises(TypeError, match="NoneType"):
         compiler.load_cache(None)
+    for path in (os.devnull, tmp_path, tmp_path / "pipe"):
+        with pytest.raises(RuntimeError, match="is no file"):
+            compiler.load_cache(path)
     for made_by in ([1], None, 7):
         with zipfile.ZipFile(tmp_path / "cache", "w") as archive:
             archive.writestr("made_by.json", json.dumps(made_by))

@@ -355,6 +355,15 @@ def test_no_artifact(tmp_path, program):
     both(tmp_path / "none", tmp_path, "no artifact")
 
 
+@pytest.mark.parametrize("file", ["signature.txt", "model.cpu.mlir", "model.safetensors"])
+def test_what_is_no_file_is_not_read(tmp_path, file):
+    folder = saved(tmp_path / "net", nn.Linear(3, 2), (torch.ones(4, 3),))
+    (folder / file).unlink()
+    (folder / file).symlink_to(os.devnull)  # as one that has no end
+    with pytest.raises(ValueError, match=f"{file} is no file"):
+        tpu_export.load(folder)
+
+
 def edit(path, old, new):
     text = path.read_bytes()
     assert old in text

@@ -260,3 +260,27 @@ def test_wrong_shapes_raise_pytorchs_words() -> None:
         with pytest.raises(type(cpu.value)) as tpu:
             call("tpu")
         assert str(tpu.value) == str(cpu.value)
+
+
+def test_compiled_functions_bear_ops_that_go_and_take_those_that_come() -> None:
+    def made(name: str) -> torch.library.Library:
+        lib = torch.library.Library("aten", "FRAGMENT")
+        lib.define(f"{name}(Tensor x) -> Tensor")
+        for key in ("CPU", "Meta"):
+            lib.impl(name, lambda x: x * 2, key)
+        torch._decomp.decomposition_table[getattr(torch.ops.aten, name).default] = lambda x: x * 2
+        return lib
+
+    def compiled(fn: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        torch._dynamo.reset()
+        return torch.compile(fn, backend="tpu")
+
+    x = torch.ones(2, device="tpu")
+    first = made("torchtpu_goes")
+    assert compiled(lambda x: torch.ops.aten.torchtpu_goes(x) + 1)(x).tolist() == [3.0, 3.0]
+    first._destroy()
+    assert compiled(lambda x: x + 1)(x).tolist() == [2.0, 2.0]
+    second = made("torchtpu_comes")
+    assert compiled(lambda x: torch.ops.aten.torchtpu_comes(x) + 1)(x).tolist() == [3.0, 3.0]
+    assert torch.tpu.compile_stats()["op_by_op"] == {}
+    second._destroy()

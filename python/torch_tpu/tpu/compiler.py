@@ -233,6 +233,8 @@ def load_cache(path: str | os.PathLike[str]) -> int:
         RuntimeError: if it was made by other versions or for another device, if it is no such file, or there is no compile cache.
     """
     made_by, folder, path = _made_by(), _cache_dir(), os.fspath(path)
+    if os.path.exists(path) and not os.path.isfile(path):  # it may have no end
+        raise RuntimeError(f"{path} is no file, let alone a saved compile cache")
     try:
         with zipfile.ZipFile(path) as archive:
             theirs = dict(json.loads(archive.read("made_by.json")))
