@@ -309,7 +309,7 @@ static bool is_ready(ttc_device *dev, uint32_t n, piece *p, variant *v) {
   return state == PLAN_READY;
 }
 
-/* Shall it be passed over this time, because it found no memory not long ago? */
+/* Shall it be passed over this time, because a launch of it failed not long ago? */
 static bool rests(const variant *v) {
   _Atomic uint32_t *rest = &v->plan->recipe->rest;
   uint32_t left = atomic_load_explicit(rest, memory_order_relaxed);

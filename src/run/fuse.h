@@ -35,7 +35,7 @@ struct ttc__recipe {
   uint8_t *flags;          /* [nslot] SLOT_*: for given results that somebody may read afterwards */
   uint32_t npart, nslot;
   int64_t unwritten_nbyte;
-  _Atomic uint32_t rest; /* times to pass it over still: it found no memory */
+  _Atomic uint32_t rest; /* times to pass it over still: a launch of it failed */
   /* Once its plan is ready: */
   uint32_t *places;         /* [nplace] where each of the parts' numbers goes, bytes */
   uint8_t *sizes;           /* [nplace] bytes */
@@ -89,9 +89,9 @@ ttc__recipe *ttc__recipe_take(ttc_device *dev, uint32_t n, const uint8_t *flags)
 /* The program's text and what belongs to it, from the plan's recipe. Nobody else looks at the plan. TTC_UNIMPLEMENTED: the parts do
  * not fit together. */
 ttc_status ttc__recipe_join(ttc_plan *plan, ttc_error *err);
-/* The fused program of r found no memory, and changed nothing: launch its parts. Not done: no host memory for that either. Launch
- * lock held. Only TTC_CANCELLED is returned. */
-ttc_status ttc__recipe_unfold(ttc_device *dev, record *r, bool *done, ttc_error *err);
+/* The fused program of r could not be launched and changed nothing: launch its parts. why: NULL where what it reads failed before.
+ * Not done: no host memory for that either. Launch lock held. Only TTC_CANCELLED is returned. */
+ttc_status ttc__recipe_unfold(ttc_device *dev, record *r, const ttc_error *why, bool *done);
 void ttc__recipe_free(ttc__recipe *e);
 
 /* loop.c: the trace begins anew with nothing in it. */

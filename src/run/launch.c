@@ -285,11 +285,10 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
   if (st == TTC_RESOURCE_EXHAUSTED && poison == NULL) {
     st = retry(dev, r, args, outs, &left, &poison, err);
   }
-  if (st == TTC_RESOURCE_EXHAUSTED && poison == NULL && plan->recipe != NULL) { /* nothing was changed or given away */
+  if (st != TTC_OK && plan->recipe != NULL) { /* its calls may do without it, or some of them, and are named if they fail */
     bool done;
-    ttc_error why;
     free_leftovers(dev, &left);
-    TTC_TRY(ttc__recipe_unfold(dev, r, &done, &why));
+    TTC_TRY(ttc__recipe_unfold(dev, r, poison == NULL ? err : NULL, &done));
     if (done) {
       return TTC_OK;
     }

@@ -8,7 +8,7 @@
 #include "run/fuse.h"
 
 #define MAX_FUSED_TEXT ((size_t)24 << 20)
-#define REST 64u /* times that a program is passed over after it found no memory */
+#define REST 64u /* times that a program is passed over after a launch failed */
 
 void ttc__recipe_free(ttc__recipe *e) {
   if (e == NULL) {
@@ -148,7 +148,7 @@ ttc_status ttc__recipe_join(ttc_plan *plan, ttc_error *err) {
   return st;
 }
 
-/* ----------------------------------------------------------------------------- without memory for the whole, part by part */
+/* ------------------------------------------------------------------------ the whole cannot be launched: part by part */
 
 /* The stores of one run: those of the record, and others for what the whole program would not have written. */
 typedef struct unfolding {
@@ -238,17 +238,19 @@ static void launch_part(ttc_device *dev, unfolding *u, uint32_t i, const uint32_
   }
 }
 
-ttc_status ttc__recipe_unfold(ttc_device *dev, record *r, bool *done, ttc_error *err) {
+ttc_status ttc__recipe_unfold(ttc_device *dev, record *r, const ttc_error *why, bool *done) {
   ttc__recipe *e = r->plan->recipe;
+  ttc_error err;
   unfolding u = {0};
   for (uint32_t i = 0; i < e->npart; i++) { /* before anything is changed: the record may be launched anew */
-    TTC_TRY(ttc__plan_wait(e->parts[i].plan, err));
+    TTC_TRY(ttc__plan_wait(e->parts[i].plan, &err));
   }
   *done = make_stores(dev, e, &u);
   if (*done) {
     take_stores(e, &u, r);
-    if (atomic_exchange(&e->rest, REST) == 0) {
-      ttc__log(TTC__LOG_DEBUG, "no memory for %u calls as one program: they run one by one", e->npart);
+    if (why != NULL && atomic_exchange(&e->rest, REST) == 0) {
+      ttc__log(why->code == TTC_RESOURCE_EXHAUSTED ? TTC__LOG_DEBUG : TTC__LOG_WARN,
+               "%u calls go on as single ones, for as one program they failed: %s", e->npart, why->message);
     }
     for (uint32_t i = 0, ref = 0, nth = 0; i < e->npart; ref += e->parts[i++].nstore) {
       launch_part(dev, &u, i, e->slots + ref, r, &nth);

@@ -99,6 +99,49 @@ static void finds_no_memory(void) {
   CHECK_EQ(stats().live_nbyte, 0);
 }
 
+/* y = a + a, z = b + b. */
+static void two(const ten *a, const ten *b, ten *y, ten *z) {
+  OK(add(a, a, 1, NULL, y));
+  OK(add(b, b, 1, NULL, z));
+}
+
+/* What failed before is told by what depends on it, and by nothing else of the trace. */
+static void reads_what_failed(void) {
+  ten a = empty(TTC_F32, DIMS(10)), b = empty(TTC_F32, DIMS(10)), y, z;
+  float out[10] = {0};
+  OK(put(&a, out));
+  OK(put(&b, out));
+  for (int k = 0; k < 4; k++) {
+    if (k == 3) {
+      deferring = 0;
+      fake_fail("PJRT_LoadedExecutable_Execute", 1);
+      OK(add(&a, &a, 1, &a, NULL));
+      OK(ttc_device_flush(dev, &err));
+      deferring = 1;
+    }
+    long before = executes();
+    two(&a, &b, &y, &z);
+    OK(get(&z, out));
+    CHECK_EQ(executes() - before, k < 2 ? 2 : 1);
+    IS(get(&y, out), k < 3 ? TTC_OK : TTC_INTERNAL);
+    ttc_store_release(y.store);
+    ttc_store_release(z.store);
+    OK(ttc_device_wait_fused(dev, &err));
+  }
+  OK(put(&a, out));
+  two(&a, &b, &y, &z);
+  fake_fail("PJRT_LoadedExecutable_Execute", 1); /* of the whole: its calls do without */
+  long before = executes();
+  OK(get(&y, out));
+  CHECK_EQ(executes() - before, 3);
+  OK(get(&z, out));
+  ttc_store_release(a.store);
+  ttc_store_release(b.store);
+  ttc_store_release(y.store);
+  ttc_store_release(z.store);
+  OK(ttc_device_synchronize(dev, &err));
+}
+
 /* Who holds one result more gets it, from a program of its own. */
 static void more_results(void) {
   ten a = empty(TTC_F32, DIMS(3)), y, z;
@@ -200,6 +243,7 @@ int main(void) {
   becomes_one_program();
   cannot_be_compiled();
   finds_no_memory();
+  reads_what_failed();
   more_results();
   in_place();
   loop();
