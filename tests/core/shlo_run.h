@@ -1,5 +1,5 @@
-/* Runs the StableHLO builder's programs on a real XLA:CPU plugin: TTC_CPU_PLUGIN names it, or TTC_TEST_SITE_PACKAGES where packages
- * lie. A test begins a program, takes its inputs, says what its results must be, and runs it. */
+/* Runs the StableHLO builder's programs on a real XLA:CPU plugin. A test begins a program, takes its inputs, says what its results
+ * must be, and runs it. */
 #ifndef TTC_TESTS_SHLO_RUN_H
 #define TTC_TESTS_SHLO_RUN_H
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "pjrt/pjrt.h"
+#include "real_plugin.h"
 #include "shlo/shlo.h"
 
 static pjrt_client *client;
@@ -137,28 +137,12 @@ static void run(prog *p) {
   shlo_free(p->b);
 }
 
-static bool find(char *path, size_t size) {
-  const char *named = getenv("TTC_CPU_PLUGIN");
-  pjrt_choice choice;
-  if (named != NULL && named[0] != '\0') {
-    snprintf(path, size, "%s", named);
-    return true;
-  }
-  const char *dirs = getenv("TTC_TEST_SITE_PACKAGES");
-  if (dirs == NULL || pjrt_discover(dirs, &choice, &err) != TTC_OK || choice.source == PJRT_FROM_LIBTPU) {
-    return false;
-  }
-  snprintf(path, size, "%s", choice.path);
-  return true;
-}
-
 /* Opens the plugin. False: *code is what main returns (0 for a skip). */
 static bool open_client(int *code) {
   char path[1024];
   pjrt_plugin *plugin = NULL;
   *code = 0;
-  if (!find(path, sizeof path)) {
-    printf("1 skipped: no CPU plugin (set TTC_CPU_PLUGIN to one, or TTC_TEST_SITE_PACKAGES to where its package lies)\n");
+  if (!find_plugin(path, sizeof path)) {
     return false;
   }
   if (pjrt_plugin_load(path, &plugin, &err) != TTC_OK || pjrt_client_new(plugin, 1, &client, &err) != TTC_OK) {

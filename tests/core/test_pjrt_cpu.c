@@ -1,5 +1,4 @@
-/* src/pjrt against a real XLA:CPU plugin: TTC_CPU_PLUGIN names it, or TTC_TEST_SITE_PACKAGES where packages lie. Skipped without
- * one. */
+/* src/pjrt against a real XLA:CPU plugin; skipped without one. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include "base/lock.h"
 #include "check.h"
 #include "pjrt/call.h"
+#include "real_plugin.h"
 
 static pjrt_client *client;
 static ttc_error err;
@@ -368,26 +368,10 @@ static void test_speed(void) {
   pjrt_exe_free(e);
 }
 
-static bool find(char *path, size_t size) {
-  const char *named = getenv("TTC_CPU_PLUGIN");
-  pjrt_choice choice;
-  if (named != NULL && named[0] != '\0') {
-    snprintf(path, size, "%s", named);
-    return true;
-  }
-  const char *dirs = getenv("TTC_TEST_SITE_PACKAGES");
-  if (dirs == NULL || pjrt_discover(dirs, &choice, &err) != TTC_OK || choice.source == PJRT_FROM_LIBTPU) {
-    return false;
-  }
-  snprintf(path, size, "%s", choice.path);
-  return true;
-}
-
 int main(void) {
   char path[1024];
   pjrt_plugin *plugin = NULL, *same = NULL;
-  if (!find(path, sizeof path)) {
-    printf("1 skipped: no CPU plugin (set TTC_CPU_PLUGIN to one, or TTC_TEST_SITE_PACKAGES to where its package lies)\n");
+  if (!find_plugin(path, sizeof path)) {
     return 0;
   }
   OK(pjrt_plugin_load(path, &plugin, &err));

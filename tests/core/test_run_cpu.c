@@ -1,7 +1,8 @@
 /* src/run's values on a real XLA:CPU plugin: what in-place writes keep, views of every kind, resizes, graphs. Expected values are
- * worked out by plain loops here. TTC_CPU_PLUGIN names the plugin, or TTC_TEST_SITE_PACKAGES where packages lie. */
+ * worked out by plain loops here. */
 #include <pthread.h>
 
+#include "real_plugin.h"
 #include "run_tools.h"
 
 enum { R = 4, C = 6 };
@@ -397,16 +398,12 @@ static void test_threads(void) {
 }
 
 int main(void) {
-  const char *named = getenv("TTC_CPU_PLUGIN"), *dirs = getenv("TTC_TEST_SITE_PACKAGES");
-  if (named != NULL) {
-    setenv("TORCH_TPU_PLUGIN", named, 1);
-  }
-  ttc_set_plugin_search_path(dirs);
-  setenv("TORCH_TPU_CACHE", "0", 1);
-  if ((named == NULL && dirs == NULL) || ttc_device_count() == 0) {
-    printf("1 skipped: no CPU plugin (set TTC_CPU_PLUGIN to one, or TTC_TEST_SITE_PACKAGES to where its package lies)\n");
+  char path[1024];
+  if (!find_plugin(path, sizeof path)) {
     return 0;
   }
+  setenv("TORCH_TPU_PLUGIN", path, 1);
+  setenv("TORCH_TPU_CACHE", "0", 1);
   OK(ttc_device_open(0, &dev, &err));
   if (dev == NULL) {
     return CHECK_DONE();
