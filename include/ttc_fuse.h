@@ -44,6 +44,11 @@ TTC_API void ttc_device_stepped(ttc_device *dev);
 /* Wait until no fused program is being compiled. any thread, blocks */
 TTC_API TTC_MUST_USE ttc_status ttc_device_wait_fused(ttc_device *dev, ttc_error *err);
 
+/* Who tells which line of Python is being run, "train.py:12", into out: for errors of fused programs. Asked in one round of each.
+ * Called with no lock held. NULL: nobody. any thread */
+typedef void ttc_line_fn(char *out, size_t nbyte);
+TTC_API void ttc_set_line_source(ttc_line_fn *fn);
+
 #ifdef __cplusplus
 }
 #endif

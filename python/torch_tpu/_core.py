@@ -8,6 +8,7 @@ import pathlib
 
 FETCH = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)
 STORE = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
+LINE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
 
 @functools.cache
@@ -22,6 +23,7 @@ def core() -> ctypes.CDLL:
     lib.ttc_cache_used.restype = ctypes.c_size_t
     lib.ttc_dump_to.argtypes, lib.ttc_dump_to.restype = [ctypes.c_char_p], None
     lib.ttc_compile_only.argtypes, lib.ttc_compile_only.restype = [ctypes.c_bool], ctypes.c_bool
+    lib.ttc_set_line_source.argtypes, lib.ttc_set_line_source.restype = [LINE], None
     lib.ttc_graph_source.argtypes, lib.ttc_graph_source.restype = [ctypes.c_char_p, ctypes.c_int], None
     return lib
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import enum
 import importlib
 import os
@@ -10,6 +12,8 @@ import types
 from typing import Any
 
 import torch
+
+from torch_tpu._core import LINE, core
 
 _C: Any = sys.modules["torch_tpu._C"]
 
@@ -44,10 +48,28 @@ def _stepped(*_: Any) -> None:
         _C.stepped()
 
 
+def _users(file: str) -> bool:
+    """Is it neither PyTorch's file nor ours?"""
+    return not file.startswith((os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"))
+
+
+@LINE
+def _tell_line(out: int, nbyte: int) -> None:
+    """The user's line that is being run: for errors of fused programs, asked for in one round of each."""
+    frame = sys._getframe().f_back
+    while frame is not None and not _users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None:
+        line = f"{frame.f_code.co_filename}:{frame.f_lineno}".encode(errors="replace")[-nbyte + 1 :]
+        ctypes.memmove(out, line + b"\0", len(line) + 1)
+
+
 def _set_mode(mode: EagerMode, for_all: bool) -> None:
     global _watching
     if mode is EagerMode.FUSE and not _watching:
         _watching = True
+        core().ttc_set_line_source(_tell_line)
+        atexit.register(core().ttc_set_line_source, LINE())
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(_stepped)
     _C.set_mode(mode.value, for_all)
 

@@ -452,6 +452,9 @@ static ttc_status reserve(ttc_device *dev, const ttc_call *call, ttc_error *err)
   if (!kept_back(call)) {
     return compile_only() ? ttc__queue_reserve(dev, err) : ttc__queue_reserve_after(dev, TTC_CUT_MODE, err);
   }
+  if (atomic_load_explicit(&dev->asks_lines, memory_order_relaxed)) {
+    ttc__where_ask();
+  }
   TTC_TRY(ttc__queue_reserve(dev, err));
   ttc_status st = dev->fuse == NULL ? ttc__fuse_init(dev, err) : TTC_OK;
   if (st != TTC_OK) {

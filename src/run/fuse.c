@@ -288,6 +288,7 @@ static bool ask_for(ttc_device *dev, uint32_t n, variant *v) {
   v->plan = plan;
   dev->fuse->stats.programs++;
   ttc__pool_submit_later(dev, plan);
+  ttc__where_begin(dev);
   return true;
 }
 
@@ -459,6 +460,16 @@ static uint32_t replace(ttc_device *dev, uint32_t n, record *fused) {
   return kept;
 }
 
+/* Which lines the piece's calls come from. */
+static void keep_lines(ttc_device *dev, uint32_t n, const piece *p) {
+  for (const variant *v = p != NULL ? p->variants : NULL; v != NULL; v = v->next) {
+    if (v->plan != NULL) {
+      ttc__where_keep(dev, n, v->plan->recipe);
+    }
+  }
+  ttc__where_cut(dev);
+}
+
 void ttc__fuse_cut_first(ttc_device *dev, uint32_t n, ttc_cut reason) {
   ttc__fuse *f = dev->fuse;
   uint32_t launches = describe(dev, n), queued = n;
@@ -466,6 +477,9 @@ void ttc__fuse_cut_first(ttc_device *dev, uint32_t n, ttc_cut reason) {
   f->stats.runs++;
   f->stats.cuts[reason]++;
   piece *p = launches > 1 ? find_piece(f) : NULL;
+  if (atomic_load_explicit(&dev->asks_lines, memory_order_relaxed)) {
+    keep_lines(dev, n, p);
+  }
   const variant *v = p != NULL ? program_of(dev, n, p) : NULL;
   if (v != NULL && fuse_records(dev, n, v->plan, &fused)) {
     f->stats.hits++;
@@ -556,6 +570,7 @@ void ttc__fuse_append(ttc_device *dev) {
   ttc__fuse *f = dev->fuse;
   uint32_t n = atomic_load_explicit(&dev->open, memory_order_relaxed);
   uint64_t token = token_of(ttc__trace_record(dev, n));
+  bool asked = atomic_load_explicit(&dev->asks_lines, memory_order_relaxed); /* before a cut may begin to */
   bool loops = n != 0 && (f->stepped || (f->ended && ttc__loop_begins(dev, token)));
   atomic_store_explicit(&dev->open, n + 1, memory_order_relaxed);
   if (loops) {
@@ -565,6 +580,9 @@ void ttc__fuse_append(ttc_device *dev) {
   }
   if (n == 0) {
     ttc__queue_opened(dev);
+  }
+  if (asked) {
+    ttc__where_note(f, n);
   }
   f->stats.nodes++;
   atomic_fetch_add_explicit(&dev->recorded, 1, memory_order_relaxed);

@@ -12,6 +12,7 @@
 
 #define MAX_NODES 1024u /* records of one trace; queue and trace share the ring */
 #define MAX_LOOPS 16u
+#define NOTED_LINES (2 * MAX_NODES)
 
 /* A stretch of calls that came again right after itself. */
 typedef struct ttc__loop {
@@ -35,7 +36,8 @@ struct ttc__recipe {
   uint8_t *flags;          /* [nslot] SLOT_*: for given results that somebody may read afterwards */
   uint32_t npart, nslot;
   int64_t unwritten_nbyte;
-  _Atomic uint32_t rest; /* times to pass it over still: a launch of it failed */
+  uint32_t *_Atomic lines; /* [npart] of Python (where.c); NULL: not known */
+  _Atomic uint32_t rest;   /* times to pass it over still: a launch of it failed */
   /* Once its plan is ready: */
   uint32_t *places;         /* [nplace] where each of the parts' numbers goes, bytes */
   uint8_t *sizes;           /* [nplace] bytes */
@@ -72,6 +74,9 @@ struct ttc__fuse {
   uint32_t nslot, nref;
   size_t slot_cap, ref_cap;
   ttc_fuse_stats stats;
+  /* where.c: */
+  uint32_t lines[NOTED_LINES]; /* by the records' counts */
+  uint32_t unplaced, rounds;   /* programs whose calls' lines are not known, and cuts until they are given up */
 };
 
 /* Under the dispatch lock: the record in the slot is part of the trace from here on. It may be cut, before or after it. */
@@ -93,6 +98,21 @@ ttc_status ttc__recipe_join(ttc_plan *plan, ttc_error *err);
  * Not done: no host memory for that either. Launch lock held. Only TTC_CANCELLED is returned. */
 ttc_status ttc__recipe_unfold(ttc_device *dev, record *r, const ttc_error *why, bool *done);
 void ttc__recipe_free(ttc__recipe *e);
+
+/* where.c. Before a call that is to be kept back, while dev->asks_lines. No lock held */
+void ttc__where_ask(void);
+/* Dispatch lock held: a program was asked for, whose lines are to be found out when it comes again; the line asked for last is that
+ * of the trace's record i; e is what its first n records are part of; they are cut. The last three only while dev->asks_lines. */
+void ttc__where_begin(ttc_device *dev);
+void ttc__where_note(ttc__fuse *f, uint32_t i);
+void ttc__where_keep(ttc_device *dev, uint32_t n, ttc__recipe *e);
+void ttc__where_cut(ttc_device *dev);
+/* Launch lock held: "train.py:12" or "" of a part; a program that may have found a fault was launched (for fused ones, and for all
+ * while there is dev->checker); the fault was looked at; say which lines an op that found one is called at. */
+const char *ttc__where_part(ttc__recipe *e, uint32_t i);
+void ttc__where_checked(ttc_device *dev, ttc_plan *plan);
+void ttc__where_forget(ttc_device *dev);
+void ttc__where_tell(ttc_device *dev, uint32_t op, ttc_error *err);
 
 /* loop.c: the trace begins anew with nothing in it. */
 void ttc__loop_reset(ttc_device *dev);

@@ -44,6 +44,7 @@ static ttc_status fault_buffer(ttc_device *dev, pjrt_buffer **arg, ttc_error *er
 }
 
 static void forget_fault(ttc_device *dev) {
+  ttc__where_forget(dev);
   pjrt_buffer_free(dev->client, dev->fault);
   dev->fault = NULL;
   dev->fault_is_new = false;
@@ -68,11 +69,13 @@ ttc_status ttc__report_fault(ttc_device *dev, bool late, ttc_error *err) {
   }
   dev->fault_is_new = false;
   if (words[0] == 0) {
+    ttc__where_forget(dev);
     return TTC_OK;
   }
+  ttc_status st = ttc__fault_error(words, err);
+  ttc__where_tell(dev, (uint32_t)(words[0] - 1), err);
   forget_fault(dev);
   atomic_fetch_add(&dev->epoch, 1); /* other calls' faults, found later, were not kept */
-  ttc_status st = ttc__fault_error(words, err);
   if (late) {
     say_when(err);
   }
@@ -103,6 +106,10 @@ ttc__poison *ttc__poison_by(uint32_t writer, ttc_error *err) {
 }
 
 static void fail(ttc_device *dev, record *r, ttc_error *err) {
+  if (dev->line != NULL && dev->line[0] != '\0') {
+    size_t n = strlen(err->message);
+    snprintf(err->message + n, sizeof err->message - n, " (called at %s)", dev->line);
+  }
   ttc__poison *p = ttc__poison_by(r->plan->op, err);
   ttc__note_error(dev, p);
   poison_results(r, p);
@@ -191,6 +198,9 @@ static void place_results(ttc_device *dev, record *r, pjrt_buffer **outs) {
       pjrt_buffer_free(dev->client, dev->fault);
       dev->fault = outs[k];
       dev->fault_is_new = true;
+      if (plan->recipe != NULL || dev->checker != NULL) {
+        ttc__where_checked(dev, r->plan);
+      }
       continue;
     }
     ttc_store *s = product_store(r, q);

@@ -21,6 +21,7 @@ void ttc__recipe_free(ttc__recipe *e) {
   free(e->slots);
   free(e->bases);
   free(e->flags);
+  free(atomic_load(&e->lines));
   free(e->places);
   free(e->sizes);
   free(e);
@@ -229,7 +230,9 @@ static void launch_part(ttc_device *dev, unfolding *u, uint32_t i, const uint32_
     memcpy(part.numbers[k].bytes, (const char *)whole->numbers + e->places[*nth], e->sizes[*nth]);
   }
   ttc_error err;
+  dev->line = ttc__where_part(whole->plan->recipe, i);
   (void)ttc__launch(dev, &part, &err); /* it is compiled: nothing is cancelled */
+  dev->line = NULL;
   for (uint32_t k = 0; k < part.nstore; k++) {
     if (slots[k] != UINT32_MAX && u->last[slots[k]] == i) {
       ttc_store_release(u->stores[slots[k]]);

@@ -130,11 +130,15 @@ struct ttc_device {
   _Atomic uint64_t recorded;   /* records that were ever kept back */
   ttc__fuse *fuse;             /* NULL until some call is to be kept back */
   _Atomic bool keeps_texts;    /* so are lowered texts, from then on */
+  _Atomic bool asks_lines;     /* who calls is asked which line of Python that is (where.c) */
 
   ttc__lock launch;
-  cached_number *numbers;          /* [NUMBER_CACHE], under the launch lock */
-  pjrt_buffer *fault;              /* s64[TTC__FAULT_WORDS], NULL: no program has checked anything since the last was told */
-  bool fault_is_new;               /* some program has given it back since it was last read */
+  cached_number *numbers; /* [NUMBER_CACHE], under the launch lock */
+  pjrt_buffer *fault;     /* s64[TTC__FAULT_WORDS], NULL: no program has checked anything since the last was told */
+  bool fault_is_new;      /* some program has given it back since it was last read */
+  ttc_plan *checker;      /* the last that did, with a reference, once a fused one has; and how many different ones */
+  uint32_t ncheckers;
+  const char *line;                /* of Python, "" or NULL, that the call being launched comes from */
   ttc__poison *errors[MAX_ERRORS]; /* since the last synchronize, oldest first, under the launch lock */
   int nerror;
   pjrt_buffer **scratch; /* three arrays of scratch_cap: arguments, results, leftovers; under the launch lock */

@@ -150,10 +150,7 @@ settled()
     assert os.listdir(str(tmp_path)) if cache == "1" else True
 
 
-def test_a_fused_program_without_memory_runs_call_by_call() -> None:
-    """With the random numbers, schedules and writes in place that it would have had; and as one program again later."""
-    good(
-        """
+STARVED = """
 import ctypes, os, torch
 proxy = ctypes.CDLL(os.environ["TORCH_TPU_PLUGIN"])
 x, y = torch.linspace(-1, 1, 30).reshape(6, 5), torch.tensor([0, 2, 1, 1, 0, 2])
@@ -187,6 +184,21 @@ steps({})
 got, fused = steps({7: 2, 75: 2})  # it is tried twice, then not for a while
 assert all(abs(g - w) < 1e-4 for g, w in zip(got, want, strict=True)), max(abs(g - w) for g, w in zip(got, want))
 assert min(fused[1:7]) > 20 and max(fused[8:72]) == 0 and min(fused[72:75]) > 20 and max(fused[76:]) == 0, fused
+def body():
+    y = torch.ones(3, device="tpu") * 2
+    z = y.tanh()  # here
+    return z + 1
+for _ in range(4):
+    body().cpu()
+    torch.tpu.compiler.wait()
+y = body()
+proxy.proxy_starve(ctypes.c_long(4))  # the whole, and the first call
+try:
+    y.cpu()
+except torch.OutOfMemoryError as e:
+    assert e.args[0].startswith(("ones", "fill", "full")) and "called at <child>:" in e.args[0], e
+else:
+    raise AssertionError("no error")
 proxy.proxy_starve(ctypes.c_long(1000))
 try:
     print((torch.ones(3, device="tpu") * 2 + 1).tolist())
@@ -196,9 +208,10 @@ else:
     raise AssertionError("no error")
 proxy.proxy_starve(ctypes.c_long(0))
 assert (torch.ones(3, device="tpu") * 2 + 1).tolist() == [3, 3, 3]
-""",
-        120,
-        TORCH_TPU_PLUGIN=proxy_plugin(),
-        PROXY_PLUGIN=_real(),
-        TORCH_TPU_CACHE="0",
-    )
+"""
+
+
+def test_a_fused_program_without_memory_runs_call_by_call() -> None:
+    """With the random numbers, schedules and writes in place that it would have had; as one program again later; naming the
+    call that there is no memory for."""
+    good(STARVED, 120, TORCH_TPU_PLUGIN=proxy_plugin(), PROXY_PLUGIN=_real(), TORCH_TPU_CACHE="0")

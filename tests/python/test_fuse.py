@@ -519,18 +519,65 @@ def test_wrong_data_raises_when_read(name):
     test_mode._check_works()
 
 
-def test_an_error_in_a_fused_program_names_the_op():
+def line_here(ago):
+    """The caller's line so many lines before."""
+    return sys._getframe(1).f_lineno - ago
+
+
+def test_an_error_in_a_fused_program_names_the_op_and_its_line():
     x = torch.arange(12.0, device="tpu").reshape(3, 4)
-    for at in (0, 1, 2, 7):
+    for at in (0, 1, 2, 1, 7):
         torch.tpu.flush()
         torch.tpu.compiler.wait()
         y = x.index_select(0, torch.full((2,), at, device="tpu")) * 2
+        line = line_here(1)
         if at < 3:
             y.cpu()
         else:
-            with pytest.raises((IndexError, RuntimeError), match=r"index_select: .*index 7"):
+            with pytest.raises((IndexError, RuntimeError), match=rf"index_select: .*index 7.*called at .*test_fuse.py:{line}\)"):
                 y.cpu()
     assert (x + 1).sum().item() == 78
+
+
+def test_an_error_names_all_lines_that_it_may_come_from():
+    x = torch.arange(12.0, device="tpu").reshape(3, 4)
+    for at in (0, 1, 2, 1, 7):
+        torch.tpu.flush()
+        torch.tpu.compiler.wait()
+        i = torch.full((2,), at, device="tpu")
+        y = x.index_select(0, i * 0)
+        z = x.index_select(0, i)
+        line = line_here(1)
+        both = y + z
+        if at < 3:
+            both.cpu()
+        else:
+            with pytest.raises((IndexError, RuntimeError), match=rf"index 7.*called at .*:{line - 1} or at .*:{line}\)"):
+                both.cpu()
+
+
+def test_lines_are_asked_for_in_one_round_only():
+    from torch_tpu import _mode
+    from torch_tpu._core import core
+
+    asked = []
+
+    @_mode.LINE
+    def ask(out, nbyte):
+        asked.append(nbyte)
+        _mode._tell_line(out, nbyte)
+
+    core().ttc_set_line_source(ask)
+    try:
+        x, counts = torch.ones(6, device="tpu"), []
+        for _ in range(8):
+            torch.tpu.flush()
+            torch.tpu.compiler.wait()
+            ((x + 1) * 3).tanh().cpu()
+            counts.append(len(asked))
+    finally:
+        core().ttc_set_line_source(_mode._tell_line)
+    assert counts == [0, 0, *[3] * 6]
 
 
 def test_a_wrong_shape_raises_at_its_own_line():
