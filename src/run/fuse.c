@@ -11,6 +11,8 @@
 #include "base/log.h"
 
 #define MAX_PIECES 4096u
+#define MAX_PROGRAMS 1024u       /* about 100 kB each on XLA:CPU */
+#define FORGOTTEN_PART 16u       /* of them at a time, the longest unused */
 #define MAX_VARIANTS 4u          /* of a piece, that have programs */
 #define MAX_LISTED 32u           /* of a piece */
 #define MAX_MORE_NBYTE (1 << 20) /* that a program may write for the sake of other variants */
@@ -30,7 +32,7 @@ typedef struct variant {
 /* Pieces with the same plans, wired alike. */
 typedef struct piece {
   bool hopeless;
-  uint64_t seen;
+  uint64_t seen, last_use; /* last_use: count of traces cut then */
   uint32_t nvariant, nasked;
   variant *variants;
 } piece;
@@ -188,9 +190,34 @@ static bool is_kept(const piece *p) {
   return false;
 }
 
+static int by_use(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* Pieces with a program that were used last before this are forgotten: a process may meet ever new ones. 0: none is. */
+static uint64_t forgotten_before(ttc__fuse *f) {
+  uint64_t *uses = f->nprogram >= MAX_PROGRAMS ? malloc(ttc__map_count(f->pieces) * sizeof *uses) : NULL;
+  size_t it = 0, n, k = 0;
+  const void *key;
+  void *value;
+  while (uses != NULL && ttc__map_next(f->pieces, &it, &key, &n, &value)) {
+    uses[k] = ((const piece *)value)->last_use;
+    k += is_kept(value) ? 1 : 0;
+  }
+  if (k != 0) {
+    qsort(uses, k, sizeof *uses, by_use);
+  }
+  uint64_t before = k != 0 ? uses[k / FORGOTTEN_PART] : 0;
+  free(uses);
+  return before;
+}
+
 /* Pieces without a program are forgotten when there are very many. */
 static void weed(ttc__fuse *f) {
-  ttc__map *kept = ttc__map_count(f->pieces) >= MAX_PIECES ? ttc__map_new() : NULL;
+  bool many = ttc__map_count(f->pieces) >= MAX_PIECES;
+  uint64_t before = forgotten_before(f);
+  ttc__map *kept = many || before != 0 ? ttc__map_new() : NULL;
   if (kept == NULL) {
     return;
   }
@@ -198,8 +225,11 @@ static void weed(ttc__fuse *f) {
   const void *key;
   void *value;
   while (ttc__map_next(f->pieces, &it, &key, &n, &value)) {
-    if (!is_kept(value) || !ttc__map_put(kept, key, n, ttc__hash64(key, n), value)) {
-      free_piece(value);
+    piece *p = value;
+    bool keep = is_kept(p) ? p->last_use >= before : !many;
+    if (!keep || !ttc__map_put(kept, key, n, ttc__hash64(key, n), value)) {
+      f->nprogram -= p->nasked;
+      free_piece(p);
     }
   }
   ttc__map_free(f->pieces);
@@ -219,6 +249,9 @@ static piece *find_piece(ttc__fuse *f) {
       p = NULL;
     }
     f->stats.traces += p != NULL ? 1 : 0;
+  }
+  if (p != NULL) {
+    p->last_use = f->stats.runs;
   }
   return p;
 }
@@ -376,6 +409,7 @@ static variant *program_of(ttc_device *dev, uint32_t n, piece *p) {
     if (coming ? wasteful : known) {
       take_more(f, p, exact);
       p->nasked++;
+      f->nprogram++;
       p->hopeless = !ask_for(dev, n, exact);
     }
   }

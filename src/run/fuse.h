@@ -64,8 +64,9 @@ struct ttc__fuse {
   uint32_t nloop, next_loop;
   /* fuse.c: */
   int64_t held_nbyte, look_at_nbyte;
-  ttc__map *pieces; /* by their keys */
-  uint32_t *words;  /* the key of the trace that is cut */
+  ttc__map *pieces;  /* by their keys */
+  uint32_t nprogram; /* that they have or had */
+  uint32_t *words;   /* the key of the trace that is cut */
   size_t nword, word_cap;
   ttc_store **stores; /* distinct ones, by slot */
   uint32_t *held;     /* references that the trace's records have to each */

@@ -167,6 +167,37 @@ static void more_results(void) {
   ttc_store_release(a.store);
 }
 
+/* 11 calls on one of two tensors each, as the bits say. Returns how many programs ran. */
+static long by_bits(const ten *x, unsigned bits) {
+  long before = executes();
+  for (int k = 0; k < 11; k++) {
+    const ten *at = &x[bits >> k & 1];
+    OK(add(at, at, 1, at, NULL));
+  }
+  OK(ttc_device_flush(dev, &err));
+  return executes() - before;
+}
+
+/* A process that meets ever new traces does not keep the programs of all. */
+static void ever_new(void) {
+  ten x[2] = {empty(TTC_F32, DIMS(2)), empty(TTC_F32, DIMS(11))};
+  float zeros[11] = {0};
+  OK(put(&x[0], zeros));
+  OK(put(&x[1], zeros));
+  for (unsigned bits = 0; bits < 1200; bits++) {
+    (void)by_bits(x, bits);
+    (void)by_bits(x, bits);
+  }
+  OK(ttc_device_wait_fused(dev, &err));
+  CHECK_EQ(by_bits(x, 1199), 1);
+  CHECK_EQ(by_bits(x, 0), 11);
+  CHECK_EQ(by_bits(x, 0), 11);
+  OK(ttc_device_wait_fused(dev, &err));
+  CHECK_EQ(by_bits(x, 0), 1);
+  ttc_store_release(x[0].store);
+  ttc_store_release(x[1].store);
+}
+
 /* In place: the store keeps one buffer, and a copy into it is told from a copy into a new one. */
 static void in_place(void) {
   ten x = empty(TTC_F32, DIMS(4));
@@ -248,6 +279,7 @@ int main(void) {
   in_place();
   loop();
   other_modes();
+  ever_new();
   OK(ttc_device_synchronize(dev, &err));
   CHECK_EQ(stats().live_nbyte, 0);
   return CHECK_DONE();
