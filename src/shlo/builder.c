@@ -222,7 +222,7 @@ static ttc_val new_value(shlo *b, const shlo_type *t, int32_t name, int32_t sub)
     return TTC_POISON;
   }
   b->values = p;
-  b->values[b->nvalue] = (shlo__value){*t, name, sub, b->regions[b->nregion - 1].serial};
+  b->values[b->nvalue] = (shlo__value){*t, name, sub, b->regions[b->nregion - 1].serial, 0};
   return (ttc_val){b->nvalue++};
 }
 

@@ -16,6 +16,7 @@ typedef struct shlo__value {
   int32_t name; /* %name or, when sub >= 0, %name#sub */
   int32_t sub;
   int32_t region; /* serial number of the region that made it; 0 is the function */
+  int32_t swaps;  /* 1 + the value that this is with its last two axes exchanged; 0: none */
 } shlo__value;
 
 typedef struct shlo__region {

@@ -41,7 +41,19 @@ ttc_val shlo_transpose(shlo *b, ttc_val x, const int *perm) {
     return x;
   }
   shlo__attr_axes(b, "permutation", t.ndim, perm);
-  return shlo__op(b, "stablehlo.transpose", 1, &x, &t);
+  ttc_val v = shlo__op(b, "stablehlo.transpose", 1, &x, &t);
+  bool swaps = v.id >= 0 && t.ndim >= 2 && perm[t.ndim - 1] == t.ndim - 2 && perm[t.ndim - 2] == t.ndim - 1;
+  for (int k = 0; k < t.ndim - 2; k++) {
+    swaps = swaps && perm[k] == k;
+  }
+  if (swaps) {
+    b->values[v.id].swaps = x.id + 1;
+  }
+  return v;
+}
+
+ttc_val shlo_swapped(const shlo *b, ttc_val v) {
+  return v.id >= 0 && v.id < b->nvalue ? (ttc_val){b->values[v.id].swaps - 1} : TTC_POISON;
 }
 
 ttc_val shlo_broadcast_in_dim(shlo *b, ttc_val x, int ndim, const int64_t *dims, const int *axes) {

@@ -167,6 +167,8 @@ static inline ttc_val shlo_div(shlo *b, ttc_val x, ttc_val y) {
 /* ---- shape */
 ttc_val shlo_reshape(shlo *b, ttc_val x, int ndim, const int64_t *dims); /* no-op if equal */
 ttc_val shlo_transpose(shlo *b, ttc_val x, const int *perm);             /* no-op if identity */
+/* Where v came of shlo_transpose exchanging the last two axes: what it was before. Poison: it did not. */
+ttc_val shlo_swapped(const shlo *b, ttc_val v);
 /* Operand axis k becomes result axis axes[k]. */
 ttc_val shlo_broadcast_in_dim(shlo *b, ttc_val x, int ndim, const int64_t *dims, const int *axes);
 ttc_val shlo_broadcast_to(shlo *b, ttc_val x, int ndim, const int64_t *dims); /* numpy rules, right-aligned; no-op if equal */
