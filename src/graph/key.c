@@ -21,7 +21,7 @@ static void words_of(writer *w, const int64_t *v, uint32_t n) {
 
 /* Writes the sizes. True: dense, offset 0, and the store holds just this: the common case, told by one bit. */
 static bool sizes_of(writer *w, const ttc_tensor *t, const ttc__base *base) {
-  bool whole = t->offset == 0 && t->dtype == base->dtype && t->ndim == base->ndim;
+  bool whole = t->offset == 0 && t->dtype == base->dtype && t->ndim == base->ndim && base->open == 0;
   int64_t stride = 1;
   for (int k = t->ndim - 1; k >= 0; k--) {
     int64_t size = t->sizes[k];
@@ -56,7 +56,16 @@ static void tensor(writer *w, const ttc_tensor *t) {
   }
   s->slots[s->nslot_ref++] = k->slot;
   uint64_t *head = w->at++;
-  bool whole = sizes_of(w, t, &k->base);
+  const ttc__base *base = &k->base;
+  ttc__base physical;
+  if (base->open != 0) {
+    s->open = true;
+    if (s->wide) {
+      physical = ttc__base_physical(base);
+      base = &physical;
+    }
+  }
+  bool whole = sizes_of(w, t, base);
   flags |= whole ? FLAG_WHOLE : 0;
   *head = (uint64_t)t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)flags << 16 | (uint64_t)k->slot << 32;
   if (whole) {
@@ -65,8 +74,11 @@ static void tensor(writer *w, const ttc_tensor *t) {
   words_of(w, t->strides, t->ndim);
   word(w, (uint64_t)t->offset);
   if ((flags & FLAG_FIRST) != 0) {
-    word(w, (uint64_t)k->base.dtype | (uint64_t)k->base.ndim << 8);
-    words_of(w, k->base.dims, k->base.ndim);
+    word(w, (uint64_t)base->dtype | (uint64_t)base->ndim << 8 | (uint64_t)base->open << 16);
+    words_of(w, base->dims, base->ndim);
+    if (base->open != 0) {
+      word(w, (uint64_t)base->bound);
+    }
   }
 }
 
@@ -122,7 +134,8 @@ static void argument(writer *w, const ttc_arg *a, bool is_static, bool unit) {
   }
 }
 
-#define WORDS_PER_TENSOR (4 + 3 * (size_t)TTC_MAX_NDIM) /* at most, and more than any other element of a list takes */
+/* At most, with what ttc__key_make_wide adds, and more than any other element of a list takes. */
+#define WORDS_PER_TENSOR (6 + 3 * (size_t)TTC_MAX_NDIM)
 
 /* Is there surely room? Says no too early, but at once. */
 static bool has_room(const ttc__site *s, const ttc_call *call) {
@@ -205,6 +218,7 @@ bool ttc__key_make(ttc__site *site, const ttc_call *call, uint64_t salt) {
   writer w = {site->words, site};
   next_mark(site);
   site->nstore = site->nslot_ref = 0;
+  site->open = false;
   word(&w, (uint64_t)call->op | (uint64_t)call->narg << 32);
   word(&w, salt | (uint64_t)call->default_float << 24 | (uint64_t)call->ninto << 32);
   for (uint32_t i = 0; i < call->narg; i++) {

@@ -23,6 +23,8 @@ typedef struct ttc__site {
   uint32_t nstore, nslot_ref;
   size_t tensor_cap;
   uint64_t mark;
+  bool open; /* one of the stores is */
+  bool wide; /* the tensors of the call being keyed are as long as their stores' bounds (lengths.h) */
 } ttc__site;
 
 /* A mark that no store has: for numbering stores in their `keyed`. */

@@ -33,6 +33,7 @@ typedef struct attention {
   const order *at;
   ttc__tiles t;
   bool causal;
+  ttc_val length;   /* of the keys, s32, where there are fewer than k's size; or poison */
   ttc_val bias;     /* as given, or poison */
   ttc_val blocks;   /* the same cut into whole blocks */
   ttc_val num, idx; /* of it: how many blocks of keys each row of blocks meets, [nq], and which, [nq·nk]; s32 */
@@ -48,6 +49,7 @@ static ttc_val merge(shlo *b, const ttc__tiles *t, ttc_val x) {
 static bool load(shlo *b, ttc_lower *c, attention *a) {
   *a = (attention){.at = &orders[op_param(c)], .bias = TTC_POISON};
   const order *at = a->at;
+  a->length = op_length(c, at->k, 0, 2);
   const int64_t *q = op_in_sizes(c, at->q), *k = op_in_sizes(c, at->k), *v = op_in_sizes(c, at->v);
   bool fits = op_in_ndim(c, at->q) == 4 && op_in_ndim(c, at->k) == 4 && op_in_ndim(c, at->v) == 4;
   fits = fits && q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[1] > 0 && q[1] % k[1] == 0 && k[2] == v[2] && q[3] == k[3];
@@ -90,6 +92,9 @@ static ttc_val scores(shlo *b, const attention *a) {
   if (a->causal) {
     ttc_val seen = shlo_compare(b, SHLO_GE, shlo_iota(b, TTC_S32, 0, 2, square), shlo_iota(b, TTC_S32, 1, 2, square));
     s = shlo_select(b, seen, s, never);
+  }
+  if (a->length.id >= 0) {
+    s = shlo_select(b, shlo_compare(b, SHLO_LT, shlo_iota(b, TTC_S32, 3, 4, four), a->length), s, never);
   }
   shlo_type type = *shlo_typeof(b, merged);
   return shlo_reshape(b, s, type.ndim, type.dims);
@@ -272,6 +277,10 @@ static void lower_forward(shlo *b, ttc_lower *c) {
     forward_at_once(b, c, &a);
     return;
   }
+  if (a.length.id >= 0) {
+    op_refuse(c, "%s of long queries and keys of a length given at run time", op_name(c));
+    return;
+  }
   ttc_val out, lse, max;
   cut_into_blocks(b, &a);
   ttc__attend(b, &a.t, &out, &lse, &max);
@@ -402,7 +411,7 @@ static ttc_status infer_multi_head(const ttc_call *call, uint32_t max, ttc_spec 
   {ELEM_HEAD("_native_multi_head_attention", lower_multi_head, 0, TOL_DOT), .flags = TTC_OP_NO_META, .infer = infer_multi_head, \
    .pad = PAD_HEADS}
 const ttc_op_row ttc__attention_rows[] = {
-    ELEM_ROW("_sdpa_forward", lower_forward, FORWARD, TOL_DOT),
+    {ELEM_HEAD("_sdpa_forward", lower_forward, FORWARD, TOL_DOT), .pad = PAD_ATTENTION},
     ELEM_ROW("_sdpa_backward", lower_backward, BACKWARD, TOL_LOOSE),
     {ELEM_HEAD("_scaled_dot_product_flash_attention_for_cpu", lower_forward, FORWARD_FLASH, TOL_DOT), .pad = PAD_ATTENTION},
     {ELEM_HEAD("_scaled_dot_product_flash_attention_for_cpu_backward", lower_backward, BACKWARD_FLASH, TOL_LOOSE),

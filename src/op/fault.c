@@ -62,7 +62,8 @@ typedef struct found {
   ttc__fault kind;
   ttc_val value; /* for indices: the largest as an unsigned number, after negative ones were counted from the end if `wrap` */
   int64_t axis, size;
-  ttc_val seen; /* where `value` is to be found */
+  ttc_val length; /* the size, s64, where it is given at run time; or poison */
+  ttc_val seen;   /* where `value` is to be found */
   bool wrap;
 } found;
 
@@ -89,11 +90,12 @@ static void keep_first(shlo *b, void *ctx, const ttc_val *args, ttc_val *results
     value = shlo_const_i(b, TTC_S64, 0, 0, NULL);
   } else if (ttc__is_unsigned(shlo_dtype(b, value))) {
     value = shlo_convert(b, shlo_bitcast(b, value, shlo_dtype(b, value) == TTC_U32 ? TTC_S32 : TTC_S64), TTC_S64);
-    ttc_val given = shlo_sub(b, value, elem_i(b, value, f->size));
+    ttc_val given = shlo_sub(b, value, f->length.id >= 0 ? f->length : elem_i(b, value, f->size));
     value = f->wrap ? shlo_select(b, elem_cmp(b, SHLO_LT, value, 0), given, value) : value;
   }
   ttc_val words[TTC__FAULT_WORDS] = {word(b, (int64_t)ttc__lower_op(f->c) + 1), word(b, (int64_t)f->kind),
-                                     shlo_reshape(b, shlo_convert(b, value, TTC_S64), 1, &one), word(b, f->axis), word(b, f->size)};
+                                     shlo_reshape(b, shlo_convert(b, value, TTC_S64), 1, &one), word(b, f->axis),
+                                     f->length.id >= 0 ? shlo_reshape(b, f->length, 1, &one) : word(b, f->size)};
   ttc_val none = shlo_compare(b, SHLO_EQ, shlo_slice_axis(b, f->old, 0, 0, 1), word(b, 0));
   results[0] = shlo_select(b, shlo_broadcast_to(b, none, 1, &n), shlo_concat(b, TTC__FAULT_WORDS, words, 0), f->old);
 }
@@ -123,7 +125,8 @@ void op_fault_if(ttc_lower *c, shlo *b, ttc_val bad, ttc__fault kind, ttc_val va
   if (ttc__unchecked(c)) {
     return;
   }
-  note(b, bad, &(found){.c = c, .kind = kind, .value = value, .axis = axis, .size = size, .seen = TTC_POISON});
+  note(b, bad,
+       &(found){.c = c, .kind = kind, .value = value, .axis = axis, .size = size, .length = TTC_POISON, .seen = TTC_POISON});
 }
 
 #define FEW 4096 /* indices whose largest is found as fast as whether any is too large */
@@ -131,23 +134,32 @@ void op_fault_if(ttc_lower *c, shlo *b, ttc_val bad, ttc__fault kind, ttc_val va
 /* As unsigned numbers, negative indices are the largest, so that the largest tells all. Of many, XLA:CPU finds in a quarter of the
  * time whether any is too large: then which it was is asked only if there is one. Those that count from the end are looked at once
  * they were counted, as the op itself does: a program that is cheap enough runs within its launch. */
-void op_check_indices(ttc_lower *c, shlo *b, ttc__fault kind, ttc_val idx, int64_t axis, int64_t size, bool wrap) {
-  ttc_dtype d = shlo_dtype(b, idx);
-  if (shlo_nelem(b, idx) == 0 || ttc__unchecked(c) || !ttc__check_needed(c, idx, size, wrap)) {
-    return;
-  }
-  ttc_dtype s = d == TTC_S32 ? TTC_S32 : TTC_S64, u = d == TTC_S32 ? TTC_U32 : TTC_U64;
-  ttc_val at = shlo_convert(b, idx, s);
+static void check(ttc_lower *c, shlo *b, ttc__fault kind, ttc_val idx, int64_t axis, int64_t size, ttc_val length, bool wrap) {
+  ttc_dtype d = shlo_dtype(b, idx), s = d == TTC_S32 ? TTC_S32 : TTC_S64, u = d == TTC_S32 ? TTC_U32 : TTC_U64;
+  ttc_val at = shlo_convert(b, idx, s), n = length.id >= 0 ? shlo_convert(b, length, s) : shlo_const_i(b, s, size, 0, NULL);
   if (wrap) {
-    at = shlo_select(b, elem_cmp(b, SHLO_LT, at, 0), shlo_add(b, at, elem_i(b, at, size)), at);
+    at = shlo_select(b, elem_cmp(b, SHLO_LT, at, 0), shlo_add(b, at, n), at);
   }
-  ttc_val end = shlo_const_i(b, u, size, 0, NULL), seen = shlo_bitcast(b, at, u);
+  ttc_val end = shlo_convert(b, n, u), seen = shlo_bitcast(b, at, u);
   found f = {.c = c, .kind = kind, .value = TTC_POISON, .axis = axis, .size = size, .seen = TTC_POISON, .wrap = wrap};
+  f.length = length.id >= 0 ? shlo_convert(b, length, TTC_S64) : length;
   if (shlo_nelem(b, idx) <= FEW) {
     f.value = ttc__once(b, worst(b, seen));
     note(b, shlo_compare(b, SHLO_GE, f.value, end), &f);
   } else {
     f.seen = seen;
     note(b, elem_any(b, shlo_compare(b, SHLO_GE, seen, end)), &f);
+  }
+}
+
+void op_check_indices(ttc_lower *c, shlo *b, ttc__fault kind, ttc_val idx, int64_t axis, int64_t size, bool wrap) {
+  if (shlo_nelem(b, idx) != 0 && !ttc__unchecked(c) && ttc__check_needed(c, idx, size, wrap)) {
+    check(c, b, kind, idx, axis, size, TTC_POISON, wrap);
+  }
+}
+
+void op_check_open(ttc_lower *c, shlo *b, ttc__fault kind, ttc_val idx, int64_t axis, ttc_val length) {
+  if (!ttc__unchecked(c)) {
+    check(c, b, kind, idx, axis, 0, length, true);
   }
 }

@@ -50,10 +50,39 @@ ttc_val ttc__user_indices(shlo *b, ttc_lower *c, ttc__fault kind, ttc_val i, int
 
 enum { PIECE = 128 }; /* long lists are joined in pieces */
 
+/* v at `at` along the axis of x */
+static ttc_val put_at(shlo *b, ttc_val x, ttc_val v, int axis, ttc_val at) {
+  ttc_val starts[TTC_MAX_NDIM];
+  for (int k = 0; k < shlo_ndim(b, x); k++) {
+    starts[k] = k == axis ? at : shlo_const_i(b, TTC_S32, 0, 0, NULL);
+  }
+  return shlo_dynamic_update_slice(b, x, v, starts);
+}
+
+/* Along the axis that is open in the result, and perhaps in the first part: the others are written where that ends. */
+static void cat_open(shlo *b, ttc_lower *c, int axis) {
+  ttc_dtype d = op_out_dtype(c, 0);
+  ttc_val x = op_list_in_as(c, 0, 0, d), at = op_length(c, 0, 0, axis);
+  int64_t size = shlo_dim(b, x, axis), lo[TTC_MAX_NDIM] = {0}, hi[TTC_MAX_NDIM] = {0}, inside[TTC_MAX_NDIM] = {0};
+  at = at.id >= 0 ? at : shlo_const_i(b, TTC_S32, size, 0, NULL);
+  hi[axis] = op_out_sizes(c, 0)[axis] - size;
+  x = shlo_pad(b, x, shlo_convert(b, shlo_const_i(b, TTC_S32, 0, 0, NULL), d), lo, hi, inside);
+  for (int k = 1; k < op_list_len(c, 0); k++) {
+    ttc_val v = op_list_in_as(c, 0, k, d);
+    x = put_at(b, x, v, axis, at);
+    at = shlo_add(b, at, shlo_const_i(b, TTC_S32, shlo_dim(b, v, axis), 0, NULL));
+  }
+  op_ret(c, 0, x);
+}
+
 /* cat(tensors, dim): tensors of shape [0] are left out, whatever the others' number of axes. */
 static void lower_cat(shlo *b, ttc_lower *c) {
   ttc_dtype d = op_out_dtype(c, 0);
   int axis = op_axis(c, 1, op_out_ndim(c, 0)), n = 0, len = op_list_len(c, 0);
+  if (op_out_open(c) == op_out_ndim(c, 0) - axis && len > 0) {
+    cat_open(b, c, axis);
+    return;
+  }
   ttc_val part[PIECE];
   for (int k = 0; k < len; k++) {
     ttc_val v = op_list_in_as(c, 0, k, d);
@@ -150,11 +179,15 @@ bool ttc__find_places(shlo *b, ttc_lower *c, int arg, const ttc__shape *x, bool 
     }
     adjacent = adjacent && (p->n == 0 || p->axis[p->n - 1] == k - 1);
     p->axis[p->n] = k;
-    ttc_val v = op_list_in(c, arg, k);
-    if (!vouched) {
+    ttc_val v = op_list_in(c, arg, k), length = op_length(c, 0, 0, k);
+    if (length.id >= 0) {
+      op_check_open(c, b, TTC__FAULT_INDEX, v, k, length);
+      v = shlo_convert(b, v, TTC_S64);
+      v = shlo_select(b, elem_cmp(b, SHLO_LT, v, 0), shlo_add(b, v, shlo_convert(b, length, TTC_S64)), v);
+    } else if (!vouched) {
       op_check_indices(c, b, TTC__FAULT_INDEX, v, k, x->at[k], true);
     }
-    v = ttc__indices(b, v, x->at[k], true);
+    v = ttc__indices(b, v, x->at[k], length.id < 0);
     idx[p->n++] = v;
     ttc__shape s = ttc__shape_of(b, v), *all = &p->shape;
     for (; all->n < s.n; all->n++) {

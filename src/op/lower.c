@@ -89,10 +89,20 @@ static ttc_val param(program *p, ttc__param what, ttc_dtype d, int ndim, const i
   return v;
 }
 
+static ttc_val slot_param(program *p, uint32_t slot) {
+  ttc__base base = ttc__base_physical(&p->in->bases[slot]);
+  return param(p, (ttc__param){.kind = TTC__PARAM_STORE, .i = slot}, (ttc_dtype)base.dtype, base.ndim, base.dims);
+}
+
+/* What is in a buffer, without what is past the end. */
+static ttc_val closed(program *p, uint32_t slot, ttc_val v) {
+  const ttc__base *base = &p->in->bases[slot];
+  return base->open != 0 ? shlo_slice_axis(p->b, v, base->open - 1, 0, base->dims[base->open - 1]) : v;
+}
+
 static ttc_val slot_value(program *p, uint32_t slot) {
   if (p->have[slot] == 0) {
-    const ttc__base *base = &p->in->bases[slot];
-    p->slots[slot] = param(p, (ttc__param){.kind = TTC__PARAM_STORE, .i = slot}, (ttc_dtype)base->dtype, base->ndim, base->dims);
+    p->slots[slot] = closed(p, slot, slot_param(p, slot));
     p->have[slot] = HAVE_PARAM;
   }
   return p->slots[slot];
@@ -105,11 +115,10 @@ static ttc_val slot_before(program *p, uint32_t slot) {
   }
   for (uint32_t i = 0; i < p->nparam; i++) {
     if (p->params[i].kind == TTC__PARAM_STORE && p->params[i].i == slot) {
-      return p->param_values[i];
+      return closed(p, slot, p->param_values[i]);
     }
   }
-  const ttc__base *base = &p->in->bases[slot];
-  return param(p, (ttc__param){.kind = TTC__PARAM_STORE, .i = slot}, (ttc_dtype)base->dtype, base->ndim, base->dims);
+  return closed(p, slot, slot_param(p, slot));
 }
 
 /* ------------------------------------------------------------------------------------------------ asking: arguments */
@@ -141,6 +150,57 @@ static uint32_t visiting_place(const ttc_lower *c, int i, int k) {
   return at;
 }
 
+/* Open number k of the call, an s32. */
+static ttc_val open_number(ttc_lower *c, uint32_t k) {
+  ttc__param what = {.kind = TTC__PARAM_NUMBER, .dtype = TTC_S32, .i = c->p->in->call->narg, .k = k};
+  return param(c->p, what, TTC_S32, 0, NULL);
+}
+
+static ttc_val filling(shlo *b, ttc__filling fill, ttc_dtype d) {
+  if (fill == TTC__FILL_LOWEST || fill == TTC__FILL_HIGHEST) {
+    return fill == TTC__FILL_LOWEST ? shlo_lowest(b, d) : shlo_highest(b, d);
+  }
+  int64_t v = fill == TTC__FILL_ONE ? 1 : 0;
+  return ttc__is_inexact(d) ? shlo_const_f(b, d, (double)v, 0, NULL) : shlo_const_i(b, d, v, 0, NULL);
+}
+
+/* A tensor of an open store: a part of it like any other tensor, or all of it up to the bound, with what is past the length as the
+ * row's kind wants it. Never multiplied by 0: it may be NaN. */
+static ttc_val open_value(ttc_lower *c, const ttc_tensor *t, const ttc__open *o, uint32_t slot) {
+  shlo *b = c->p->b;
+  ttc__base base = c->p->in->bases[slot];
+  ttc_val v = slot_before(c->p, slot), n = open_number(c, o->number);
+  if (o->kind == TTC__OPEN_PART) {
+    ttc_val starts[TTC_MAX_NDIM];
+    for (int k = 0; k < base.ndim; k++) {
+      starts[k] = k == o->base ? n : shlo_const_i(b, TTC_S32, 0, 0, NULL);
+    }
+    base.dims[o->base] = o->extent;
+    return ttc__read_view(b, shlo_dynamic_slice(b, v, starts, base.dims), &base, t);
+  }
+  v = ttc__read_view(b, v, &base, t);
+  if (o->fill == TTC__FILL_NOT) {
+    return v;
+  }
+  ttc_val inside = shlo_compare(b, SHLO_LT, shlo_iota(b, TTC_S32, o->axis, t->ndim, t->sizes), n);
+  return shlo_select(b, inside, v, filling(b, (ttc__filling)o->fill, (ttc_dtype)t->dtype));
+}
+
+ttc_val op_length(ttc_lower *c, int i, int k, int axis) {
+  const ttc_arg *a = arg(c, i);
+  const ttc__open *open = c->p->in->open;
+  if (open == NULL || c->graph != NULL || (a->kind != TTC_ARG_TENSOR && a->kind != TTC_ARG_TENSORS) || ttc__absent(&a->tensor[k])) {
+    return TTC_POISON;
+  }
+  const ttc__open *o = &open[visiting_place(c, i, k)];
+  axis = axis < 0 ? axis + a->tensor[k].ndim : axis;
+  return o->kind == TTC__OPEN_WHOLE && o->axis == axis ? open_number(c, o->number) : TTC_POISON;
+}
+
+int op_out_open(const ttc_lower *c) {
+  return c->graph == NULL ? c->p->in->out_open : 0;
+}
+
 static ttc_val tensor_value(ttc_lower *c, int i, int k) {
   const ttc_tensor *t = &arg(c, i)->tensor[k];
   if (ttc__absent(t)) {
@@ -149,7 +209,10 @@ static ttc_val tensor_value(ttc_lower *c, int i, int k) {
   if (t->value >= 0 && c->values != NULL) {
     return c->values[t->value];
   }
-  uint32_t slot = c->p->in->slots[visiting_place(c, i, k)];
+  uint32_t place = visiting_place(c, i, k), slot = c->p->in->slots[place];
+  if (c->p->in->open != NULL && c->p->in->open[place].kind != TTC__OPEN_NOT) {
+    return open_value(c, t, &c->p->in->open[place], slot);
+  }
   return ttc__read_view(c->p->b, slot_before(c->p, slot), &c->p->in->bases[slot], t);
 }
 
@@ -598,11 +661,13 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
     if (before < p->nparam && p->param_values[before].id == p->slots[s].id && out->nproduct > 0) {
       continue; /* written with what it held: it keeps its buffer */
     }
-    if (before < p->nparam) {
+    ttc__product product = {.out = TTC__PRODUCT_SLOT, .slot = s, .base = in->bases[s]};
+    if (before < p->nparam && product.base.open == 0) {
       shlo_param_alias(p->b, (int)before, (int)out->nproduct);
     }
+    product.base.open = 0; /* it is written anew, as long as what is in it */
     shlo_result(p->b, p->slots[s]);
-    out->products[out->nproduct++] = (ttc__product){.out = TTC__PRODUCT_SLOT, .slot = s, .base = in->bases[s]};
+    out->products[out->nproduct++] = product;
   }
   if (p->fault.id >= 0) {
     shlo_result(p->b, p->fault);

@@ -5,13 +5,42 @@
 #include "base/str.h"
 #include "op/op.h"
 
-/* The dense row-major array a store's buffer holds. */
+/* The dense row-major array a store's buffer holds. Where it is open, the buffer goes on past the end along one axis, so that one
+ * program serves every length up to its bound (graph/lengths.h); what is there is arbitrary. */
 typedef struct ttc__base {
   uint8_t dtype; /* ttc_dtype */
   uint8_t ndim;
-  uint8_t flat; /* 1: made as plain bytes or resized; the first tensor that overwrites it whole gives it its shape */
+  uint8_t flat;  /* 1: made as plain bytes or resized; the first tensor that overwrites it whole gives it its shape */
+  uint8_t open;  /* 1 + the axis that is longer in the buffer; 0: none */
+  int64_t bound; /* open: the buffer's size along that axis */
   int64_t dims[TTC_MAX_NDIM];
 } ttc__base;
+
+/* The array the buffer is, which is what a program's parameter or result looks like. */
+static inline ttc__base ttc__base_physical(const ttc__base *base) {
+  ttc__base b = *base;
+  if (b.open != 0) {
+    b.dims[b.open - 1] = b.bound;
+    b.open = 0;
+  }
+  return b;
+}
+
+/* How a tensor is read whose store is open. */
+typedef enum ttc__opening {
+  TTC__OPEN_NOT,
+  TTC__OPEN_WHOLE, /* as long as the bound along `axis`, the length being a number */
+  TTC__OPEN_PART   /* `extent` places along the base's open axis, from a number on; then it is a tensor like any other */
+} ttc__opening;
+typedef enum ttc__filling { TTC__FILL_NOT, TTC__FILL_ZERO, TTC__FILL_ONE, TTC__FILL_LOWEST, TTC__FILL_HIGHEST } ttc__filling;
+typedef struct ttc__open {
+  uint8_t kind;   /* ttc__opening */
+  uint8_t axis;   /* WHOLE: of the tensor */
+  uint8_t base;   /* PART: of the base */
+  uint8_t number; /* place in the call's open numbers */
+  uint8_t fill;   /* WHOLE: what past the length a rule is to see; ttc__filling */
+  int64_t extent;
+} ttc__open;
 
 /* What one program parameter is. */
 typedef enum ttc__param_kind {
@@ -43,6 +72,8 @@ typedef struct ttc__lower_in {
   uint32_t nslot;
   const ttc__base *bases; /* [nslot] one a distinct store */
   const uint32_t *slots;  /* slot of each tensor, in visiting order (ttc__visit) */
+  const ttc__open *open;  /* one a tensor, in visiting order; their numbers are the argument after the last. NULL: none is open */
+  uint8_t out_open;       /* results are open along this axis, counted from the last, which is 1; 0: they are not */
   bool for_tpu;
   bool verified;         /* the checks that `verify` would list are known to pass: leave them out */
   bool exported;         /* every slot is a parameter, in order, and nothing is checked: a program that stands alone */

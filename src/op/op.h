@@ -117,6 +117,11 @@ const int64_t *op_in_sizes(const ttc_lower *c, int i);
 /* Is the argument's memory in the order of its sizes (PyTorch's is_contiguous)? The few rules that ask return what PyTorch's own
  * kernels and gradients agree on. */
 bool op_in_contiguous(const ttc_lower *c, int i);
+/* The argument (entry k of it, if it is a list) is filled along the axis up to a number, s32: every rule whose row says how it pads
+ * gets such arguments, filled already where its kind says so. Poison: it is full. */
+ttc_val op_length(ttc_lower *c, int i, int k, int axis);
+/* The results' axis that is open likewise, counted from the last, which is 1; 0: none. */
+int op_out_open(const ttc_lower *c);
 /* Tensor lists. */
 int op_list_len(const ttc_lower *c, int i); /* of tensor, number and int lists */
 bool op_list_given(const ttc_lower *c, int i, int k);
@@ -183,6 +188,8 @@ typedef enum ttc__fault {
 void op_fault_if(ttc_lower *c, shlo *b, ttc_val bad, ttc__fault kind, ttc_val value, int64_t axis, int64_t size);
 /* Every index must be in [0, size), with `wrap` in [-size, size); as given, before any are counted from the end. */
 void op_check_indices(ttc_lower *c, shlo *b, ttc__fault kind, ttc_val idx, int64_t axis, int64_t size, bool wrap);
+/* The same, with `wrap`, for an axis whose length is a number (op_length). */
+void op_check_open(ttc_lower *c, shlo *b, ttc__fault kind, ttc_val idx, int64_t axis, ttc_val length);
 /* Refuse this signature: "angle of complex128 is not lowered". The front end falls through. */
 void op_refuse(ttc_lower *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

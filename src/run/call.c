@@ -90,6 +90,26 @@ static void encode_numbers(const ttc_plan *plan, const ttc_call *call, number *n
   }
 }
 
+static int64_t out_length(const ttc_device *dev, const ttc_plan *plan) {
+  return plan->out_length != 0 ? plan->out_length : dev->wide.out_length;
+}
+
+/* The base of an open result, whose buffer is `bound`. */
+static ttc__base open_base(const ttc_device *dev, const ttc_plan *plan, const ttc__product *q) {
+  const ttc_spec *spec = &plan->outs[q->out];
+  int order[TTC_MAX_NDIM], k = 0;
+  ttc__base base = q->base;
+  if (ttc__dense_order(spec->ndim, spec->sizes, spec->strides, order)) {
+    while (order[k] != spec->ndim - plan->out_open) {
+      k++;
+    }
+    base.open = (uint8_t)(k + 1);
+    base.bound = base.dims[k];
+    base.dims[k] = out_length(dev, plan);
+  }
+  return base;
+}
+
 /* The fresh outputs' stores. On failure none is left. */
 static ttc_status make_outputs(ttc_device *dev, const ttc_plan *plan, ttc_store **stores, ttc_error *err) {
   memset(stores, 0, plan->nout * sizeof(ttc_store *));
@@ -98,7 +118,13 @@ static ttc_status make_outputs(ttc_device *dev, const ttc_plan *plan, ttc_store 
     if (q->out < 0) {
       continue;
     }
-    ttc_status st = ttc__store_make(dev, true, &q->base, ttc__base_nbyte(&q->base), &stores[q->out], err);
+    ttc__base open;
+    const ttc__base *base = &q->base;
+    if (plan->out_open != 0) {
+      open = open_base(dev, plan, q);
+      base = &open;
+    }
+    ttc_status st = ttc__store_make(dev, true, base, ttc__base_nbyte(base), &stores[q->out], err);
     if (st != TTC_OK) {
       for (uint32_t j = 0; j < plan->nout; j++) {
         ttc_store_release(stores[j]);
@@ -196,15 +222,39 @@ static bool all_known(const ttc_device *dev, const ttc_plan *plan) {
   return true;
 }
 
+/* The plan's specs of results, as long as this call's results are. NULL: out of memory. */
+static const ttc_spec *stretched(const ttc_device *dev, const ttc_plan *plan) {
+  ttc_spec *specs = malloc((plan->nout + 1) * sizeof *specs);
+  for (uint32_t k = 0; specs != NULL && k < plan->nout; k++) {
+    specs[k] = plan->outs[k];
+    if (specs[k].dtype != TTC_DTYPE_INVALID) {
+      (void)ttc__spec_stretch(&specs[k], plan->out_open, out_length(dev, plan));
+    }
+  }
+  return specs;
+}
+
+static inline const ttc_spec *specs_of(const ttc_device *dev, const ttc_plan *plan) {
+  return plan->out_open == 0 ? plan->outs : stretched(dev, plan);
+}
+
+static inline void free_results(const ttc_plan *plan, const ttc_spec *specs, ttc_store **outs, const ttc_result *res) {
+  if (specs != plan->outs) {
+    free((void *)(uintptr_t)specs);
+  }
+  if (outs != res->inline_stores) {
+    free(outs);
+  }
+}
+
 /* Dispatch lock held, room reserved. */
 static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call, ttc_result *res, ttc_error *err) {
   const ttc__site *site = &dev->site;
   ttc_store **outs = plan->nout <= 4 ? res->inline_stores : malloc(plan->nout * sizeof *outs);
+  const ttc_spec *specs = specs_of(dev, plan);
   record *r = ttc__queue_slot(dev);
-  if (outs == NULL || !record_arrays(r, site->nstore + plan->nout, plan->nnumber)) {
-    if (outs != res->inline_stores) {
-      free(outs);
-    }
+  if (outs == NULL || specs == NULL || !record_arrays(r, site->nstore + plan->nout, plan->nnumber)) {
+    free_results(plan, specs, outs, res);
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }
   ttc_status st = make_outputs(dev, plan, outs, err);
@@ -212,9 +262,7 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
     r->nstore = 0;
     r->plan = NULL;
     ttc__record_done(r);
-    if (outs != res->inline_stores) {
-      free(outs);
-    }
+    free_results(plan, specs, outs, res);
     return st;
   }
   for (uint32_t k = 0; k < site->nstore; k++) {
@@ -234,6 +282,9 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
   for (uint32_t k = 0; k < call->ninto; k++) {
     if (call->into[k] != NULL) {
       call->into[k]->store->verified = 0;
+      if (!dev->widened) {
+        call->into[k]->store->keyed.base.open = 0; /* if it was, the program has written it anew (plan->closes) */
+      }
     }
   }
   encode_numbers(plan, call, r->numbers);
@@ -245,7 +296,7 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
   atomic_fetch_add_explicit(&plan->refs, 2, memory_order_relaxed); /* the record's and the result's */
   res->plan = plan;
   res->nout = plan->nout;
-  res->specs = plan->outs;
+  res->specs = specs;
   res->stores = outs;
   if (kept_back(call)) {
     ttc__fuse_append(dev);
@@ -259,39 +310,23 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
 /* As enqueue, without a launch. */
 static ttc_status pretend(ttc_device *dev, ttc_plan *plan, ttc_result *res, ttc_error *err) {
   ttc_store **outs = plan->nout <= 4 ? res->inline_stores : malloc(plan->nout * sizeof *outs);
-  if (outs == NULL) {
-    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
-  }
-  ttc_status st = make_outputs(dev, plan, outs, err);
+  const ttc_spec *specs = specs_of(dev, plan);
+  ttc_status st = outs != NULL && specs != NULL ? make_outputs(dev, plan, outs, err)
+                                                : TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   if (st != TTC_OK) {
-    if (outs != res->inline_stores) {
-      free(outs);
-    }
+    free_results(plan, specs, outs, res);
     return st;
   }
   atomic_fetch_add_explicit(&plan->refs, 1, memory_order_relaxed);
   res->plan = plan;
   res->nout = plan->nout;
-  res->specs = plan->outs;
+  res->specs = specs;
   res->stores = outs;
   return TTC_OK;
 }
 
-/* Dispatch lock held: the plan for the call, its key left in dev->site. */
-static ttc_plan *look_up(ttc_device *dev, const ttc_call *call, bool *no_memory) {
-  for (uint32_t k = 0; k < call->ninto; k++) {
-    if (call->into[k] != NULL) {
-      adopt_shape(call->into[k]);
-    }
-  }
-  /* Read once: what define() makes must be what the key says. */
-  uint32_t own = call->settings;
-  dev->precision = (own & 3) != 0 ? (int)(own & 3) - 1 : atomic_load_explicit(&ttc__matmul_precision, memory_order_relaxed);
-  dev->options = own >> 2 != 0 ? own >> 2 : atomic_load_explicit(&ttc__option_set, memory_order_relaxed);
-  *no_memory = !ttc__key_make(&dev->site, call, (uint64_t)dev->precision | (uint64_t)dev->options << 8);
-  if (*no_memory) {
-    return NULL;
-  }
+/* The plan under the key in dev->site. */
+static ttc_plan *plan_of_key(ttc_device *dev) {
   size_t n = dev->site.nword * sizeof(uint64_t);
   uint64_t hash = ttc__hash64(dev->site.words, n);
   ttc_plan *plan = ttc__map_get(dev->plans, dev->site.words, n, hash);
@@ -304,6 +339,44 @@ static ttc_plan *look_up(ttc_device *dev, const ttc_call *call, bool *no_memory)
   return plan;
 }
 
+/* A call that reads open stores: made wide if it can be. */
+static ttc_plan *look_up_open(ttc_device *dev, const ttc_call *call, uint64_t salt, bool *no_memory) {
+  bool copies = ttc__is_plain_copy(call) && !call->into[0]->store->used && ttc__open_target(call);
+  if (ttc__widen(&dev->wide, call, copies)) {
+    *no_memory = !ttc__key_make_wide(&dev->site, &dev->wide, salt);
+    ttc_plan *plan = *no_memory ? NULL : plan_of_key(dev);
+    dev->widened = plan == NULL || !plan->refuses;
+    if (dev->widened) {
+      return plan;
+    }
+  }
+  if (copies) {
+    call->into[0]->store->keyed.base.open = 0;
+  }
+  *no_memory = *no_memory || !ttc__key_make(&dev->site, call, salt);
+  return *no_memory ? NULL : plan_of_key(dev);
+}
+
+/* Dispatch lock held: the plan for the call, its key left in dev->site. Where dev->widened is set, it is dev->wide's. */
+static ttc_plan *look_up(ttc_device *dev, const ttc_call *call, bool *no_memory) {
+  for (uint32_t k = 0; k < call->ninto; k++) {
+    if (call->into[k] != NULL) {
+      adopt_shape(call->into[k]);
+    }
+  }
+  /* Read once: what define() makes must be what the key says. */
+  uint32_t own = call->settings;
+  dev->precision = (own & 3) != 0 ? (int)(own & 3) - 1 : atomic_load_explicit(&ttc__matmul_precision, memory_order_relaxed);
+  dev->options = own >> 2 != 0 ? own >> 2 : atomic_load_explicit(&ttc__option_set, memory_order_relaxed);
+  uint64_t salt = (uint64_t)dev->precision | (uint64_t)dev->options << 8;
+  dev->widened = false;
+  *no_memory = !ttc__key_make(&dev->site, call, salt);
+  if (*no_memory) {
+    return NULL;
+  }
+  return dev->site.open ? look_up_open(dev, call, salt, no_memory) : plan_of_key(dev);
+}
+
 static ttc_status make_room(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_error *err) {
   ttc__asked asked = {.op = call->op,
                       .nout = nout,
@@ -314,9 +387,7 @@ static ttc_status make_room(ttc_device *dev, const ttc_call *call, uint32_t nout
 }
 
 void ttc_result_done(ttc_result *res) {
-  if (res->stores != res->inline_stores) {
-    free(res->stores);
-  }
+  free_results(res->plan, res->specs, res->stores, res);
   ttc__plan_release(res->plan);
 }
 
@@ -356,7 +427,10 @@ static ttc_status lower(ttc_device *dev, const ttc_call *call, bool verified, ui
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }
   for (uint32_t k = 0; k < site->nstore; k++) {
-    plan->bases[k] = site->stores[k]->keyed.base;
+    plan->bases[k] = dev->widened ? ttc__base_physical(&site->stores[k]->keyed.base) : site->stores[k]->keyed.base;
+  }
+  for (uint32_t k = 0; k < call->ninto && !dev->widened; k++) {
+    plan->closes = plan->closes || (call->into[k] != NULL && call->into[k]->store->keyed.base.open != 0);
   }
   if (nout != 0) {
     memcpy(plan->outs, specs, nout * sizeof *specs);
@@ -368,6 +442,8 @@ static ttc_status lower(ttc_device *dev, const ttc_call *call, bool verified, ui
                       .nslot = site->nstore,
                       .bases = plan->bases,
                       .slots = site->slots,
+                      .open = dev->widened ? dev->wide.open : NULL,
+                      .out_open = plan->out_open,
                       .for_tpu = dev->for_tpu,
                       .verified = verified,
                       .locations = plan->dump != NULL,
@@ -375,6 +451,9 @@ static ttc_status lower(ttc_device *dev, const ttc_call *call, bool verified, ui
   TTC_TRY(ttc__lower(&in, &plan->low, err));
   if (atomic_load_explicit(&ttc__dumping, memory_order_relaxed)) {
     ttc__dump(&in);
+  }
+  for (uint32_t k = 0; k < site->nstore; k++) {
+    plan->bases[k] = ttc__base_physical(&plan->bases[k]);
   }
   for (uint32_t i = 0; i < plan->low.nparam; i++) {
     plan->nnumber += plan->low.params[i].kind == TTC__PARAM_NUMBER || plan->low.params[i].kind == TTC__PARAM_RNG;
@@ -401,13 +480,15 @@ ttc_plan *ttc__plan_new(ttc_device *dev, uint32_t op) {
 
 #define KEPT_NBYTE ((size_t)1 << 20)
 
-/* Dispatch lock held, the key in dev->site. */
-static ttc_status define(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_plan **out,
-                         ttc_error *err) {
+/* A plan for the call, whose key is in dev->site. out_open, out_length: as in ttc_plan, specs being as long as the bound. */
+static ttc_status make_plan(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, uint8_t out_open,
+                            int64_t out_length, ttc_plan **out, ttc_error *err) {
   ttc_plan *plan = ttc__plan_new(dev, call->op);
   if (plan == NULL) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }
+  plan->out_open = out_open;
+  plan->out_length = out_length;
   ttc_status st = lower(dev, call, false, nout, specs, plan, err);
   plan->keeps_text = call->op >= ttc_op_count() && plan->low.text_nbyte <= KEPT_NBYTE;
   size_t n = dev->site.nword * sizeof(uint64_t);
@@ -423,6 +504,86 @@ static ttc_status define(ttc_device *dev, const ttc_call *call, uint32_t nout, c
   return TTC_OK;
 }
 
+/* The same with results that are open: specs are what the front end says this call's look like. TTC_UNIMPLEMENTED: they cannot be.
+ */
+static ttc_status make_open_plan(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, uint8_t out_open,
+                                 int64_t length, int64_t bound, ttc_plan **out, ttc_error *err) {
+  ttc_spec *wide = malloc((nout + 1) * sizeof *wide);
+  if (wide == NULL) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  bool fits = true;
+  for (uint32_t k = 0; k < nout; k++) {
+    wide[k] = specs[k];
+    if (out_open != 0 && specs[k].dtype != TTC_DTYPE_INVALID) {
+      fits = fits && specs[k].ndim >= out_open && specs[k].sizes[specs[k].ndim - out_open] == length &&
+             ttc__spec_stretch(&wide[k], out_open, bound);
+    }
+  }
+  ttc_status st = fits ? make_plan(dev, call, nout, wide, out_open, dev->widened ? 0 : length, out, err)
+                       : TTC_FAIL(err, TTC_UNIMPLEMENTED, "a result is not as long as it should be");
+  free(wide);
+  return st;
+}
+
+/* Under the wide key stands that there is no wide plan; the key and plan of the call as it is then. */
+static ttc_status refuse(ttc_device *dev, const ttc_call *call, ttc_plan **out, ttc_error *err) {
+  ttc_plan *mark = ttc__plan_new(dev, call->op);
+  size_t n = dev->site.nword * sizeof(uint64_t);
+  if (mark != NULL) {
+    mark->refuses = true;
+    atomic_store(&mark->state, PLAN_READY);
+    if (!ttc__map_put(dev->plans, dev->site.words, n, ttc__hash64(dev->site.words, n), mark)) {
+      ttc__plan_release(mark);
+    }
+  }
+  dev->widened = false;
+  if (ttc__is_plain_copy(call) && !call->into[0]->store->used) {
+    call->into[0]->store->keyed.base.open = 0;
+  }
+  if (!ttc__key_make(&dev->site, call, (uint64_t)dev->precision | (uint64_t)dev->options << 8)) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  *out = plan_of_key(dev);
+  return TTC_OK;
+}
+
+/* aten::arange of ever more places, made wide. */
+static ttc_status define_range(ttc_device *dev, uint32_t nout, const ttc_spec *specs, ttc_plan **out, ttc_error *err) {
+  const ttc__wide *w = &dev->wide;
+  if (!ttc__key_make_wide(&dev->site, w, (uint64_t)dev->precision | (uint64_t)dev->options << 8)) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  dev->widened = true;
+  *out = plan_of_key(dev);
+  return *out != NULL ? TTC_OK : make_open_plan(dev, &w->call, nout, specs, w->out_open, w->out_length, w->out_bound, out, err);
+}
+
+/* Dispatch lock held, the key in dev->site. */
+static ttc_status define(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_plan **out,
+                         ttc_error *err) {
+  *out = NULL;
+  if (dev->widened) {
+    const ttc__wide *w = &dev->wide;
+    ttc_status st = make_open_plan(dev, &w->call, nout, specs, w->out_open, w->out_length, w->out_bound, out, err);
+    if (st != TTC_UNIMPLEMENTED) {
+      return st;
+    }
+    TTC_TRY(refuse(dev, call, out, err));
+  } else if (dev->growths != NULL && !dev->site.open) {
+    int64_t total, bound;
+    uint8_t out_open = ttc__growing(dev->growths, call, &total, &bound);
+    if (out_open != 0 && make_open_plan(dev, call, nout, specs, out_open, total, bound, out, err) == TTC_OK) {
+      return TTC_OK;
+    }
+    if (call->ninto == 1 && call->into[0] != NULL && !call->into[0]->store->used &&
+        ttc__growing_range(dev->growths, call, &dev->wide)) {
+      return define_range(dev, nout, specs, out, err);
+    }
+  }
+  return *out != NULL ? TTC_OK : make_plan(dev, call, nout, specs, 0, 0, out, err);
+}
+
 #define SETTLED_OFTEN 8
 
 /* What a call with this plan runs: a plan without checks where each of them is known to pass and this was so several times before.
@@ -434,6 +595,10 @@ static ttc_plan *without_checks(ttc_device *dev, ttc_plan *plan, const ttc_call 
   if (plan->bare == NULL && ++plan->nsettled == SETTLED_OFTEN && call->op < ttc_op_count()) {
     ttc_error err;
     ttc_plan *bare = ttc__plan_new(dev, call->op);
+    if (bare != NULL) {
+      bare->out_open = plan->out_open;
+      bare->out_length = plan->out_length;
+    }
     if (bare != NULL && lower(dev, call, true, plan->nout, plan->outs, bare, &err) == TTC_OK) {
       bare->low.nverify = 0;
       ttc__pool_submit(dev, bare);
@@ -467,6 +632,9 @@ static ttc_status reserve(ttc_device *dev, const ttc_call *call, ttc_error *err)
 static void lower_again(ttc_device *dev, const ttc_call *call, ttc_plan *plan) {
   ttc_error err;
   ttc_plan *again = ttc__plan_new(dev, call->op);
+  if (again != NULL) {
+    again->out_open = plan->out_open;
+  }
   if (again != NULL && lower(dev, call, false, plan->nout, plan->outs, again, &err) == TTC_OK) {
     plan->low.text = again->low.text;
     again->low.text = NULL;
@@ -477,11 +645,30 @@ static void lower_again(ttc_device *dev, const ttc_call *call, ttc_plan *plan) {
   }
 }
 
+/* A program that somebody else made takes stores as they are. */
+static ttc_status close_stores(const ttc_call *call, ttc_error *err) {
+  for (uint32_t i = 0; i < call->narg; i++) {
+    const ttc_arg *a = &call->args[i];
+    for (uint32_t k = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && k < a->n; k++) {
+      if (!ttc__absent(&a->tensor[k])) {
+        TTC_TRY(ttc__store_close(a->tensor[k].store, err));
+      }
+    }
+  }
+  return TTC_OK;
+}
+
 ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, ttc_error *err) {
   bool no_memory;
   TTC_TRY(prepare(dev, call, err));
   TTC_TRY(reserve(dev, call, err));
   ttc_plan *plan = look_up(dev, call, &no_memory);
+  if (dev->site.open && ttc__op_program(call->op) != NULL) {
+    ttc__lock_drop(&dev->dispatch);
+    TTC_TRY(close_stores(call, err));
+    TTC_TRY(reserve(dev, call, err));
+    plan = look_up(dev, call, &no_memory);
+  }
   if (plan != NULL && !ttc__memory_fits(dev, plan->fresh_nbyte)) {
     atomic_fetch_add(&plan->refs, 1);
     ttc__lock_drop(&dev->dispatch);
@@ -495,12 +682,13 @@ ttc_status ttc_call_run(ttc_device *dev, const ttc_call *call, ttc_result *res, 
   if (no_memory) {
     st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   } else if (plan != NULL) {
+    const ttc_call *own = dev->widened ? &dev->wide.call : call;
     if (!kept_back(call)) {
-      plan = plan->low.nverify != 0 ? without_checks(dev, plan, call) : plan;
+      plan = plan->low.nverify != 0 ? without_checks(dev, plan, own) : plan;
     } else if (plan->low.text == NULL && !plan->keeps_text && atomic_load(&plan->state) == PLAN_READY) {
-      lower_again(dev, call, plan);
+      lower_again(dev, own, plan);
     }
-    st = compile_only() ? pretend(dev, plan, res, err) : enqueue(dev, plan, call, res, err);
+    st = compile_only() ? pretend(dev, plan, res, err) : enqueue(dev, plan, own, res, err);
   }
   ttc__lock_drop(&dev->dispatch);
   return st == TTC_OK ? finish(dev, call, res, err) : st;
@@ -523,7 +711,7 @@ ttc_status ttc_call_define(ttc_device *dev, const ttc_call *call, uint32_t nout,
     st = define(dev, call, nout, specs, &plan, err);
   }
   if (st == TTC_OK) {
-    st = compile_only() ? pretend(dev, plan, res, err) : enqueue(dev, plan, call, res, err);
+    st = compile_only() ? pretend(dev, plan, res, err) : enqueue(dev, plan, dev->widened ? &dev->wide.call : call, res, err);
   }
   ttc__lock_drop(&dev->dispatch);
   while (old != NULL) {

@@ -10,7 +10,7 @@
 #include "run/run.h"
 #include "ttc_fuse.h"
 
-#define MAX_NODES 1024u /* records of one trace; queue and trace share the ring */
+#define MAX_NODES 2048u /* records of one trace; queue and trace share the ring */
 #define MAX_LOOPS 16u
 #define NOTED_LINES (2 * MAX_NODES)
 

@@ -11,6 +11,7 @@ struct ttc__prefix {
   int64_t sizes[TTC_MAX_NDIM], strides[TTC_MAX_NDIM], offset;
   int ndim;
   ttc_dtype dtype;
+  ttc__base base; /* of stores[1] */
   unsigned char pad[16];
 };
 
@@ -54,19 +55,19 @@ static void fill(const ttc__prefix *p, char *to, const char *end) {
   }
 }
 
-static ttc_status read_view(ttc_device *dev, const ttc__prefix *p, ttc_store *src, char *to, ttc_error *err) {
+static ttc_status read_view(const ttc__prefix *p, ttc_store *src, char *to, ttc_error *err) {
   size_t w = ttc_dtype_nbyte(p->dtype), span = (size_t)extent(p->ndim, p->sizes, p->strides) * w, at = (size_t)p->offset * w;
   if (src->buf == NULL || span == 0) { /* undefined contents */
     return TTC_OK;
   }
   if (ttc__is_dense(p->ndim, p->sizes, p->strides)) {
-    return pjrt_buffer_to_host(dev->client, src->buf, at, span, to, err);
+    return ttc__store_read(src, &p->base, at, span, to, err);
   }
   char *from = malloc(span);
   if (from == NULL) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory for %zu bytes", span);
   }
-  ttc_status st = pjrt_buffer_to_host(dev->client, src->buf, at, span, from, err);
+  ttc_status st = ttc__store_read(src, &p->base, at, span, from, err);
   if (st == TTC_OK) {
     gather(p, from, to);
   }
@@ -83,7 +84,7 @@ static ttc_status copy(ttc_device *dev, record *r, ttc_error *err) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory for %zu bytes", nbyte);
   }
   pjrt_buffer *buf = NULL;
-  ttc_status st = read_view(dev, p, r->stores[1], bytes, err);
+  ttc_status st = read_view(p, r->stores[1], bytes, err);
   if (st == TTC_OK) {
     fill(p, bytes + used, bytes + nbyte);
     st = pjrt_buffer_from_host(dev->client, dev->index, p->dtype, r->base.ndim, r->base.dims, bytes, &buf, err);
@@ -112,7 +113,7 @@ void ttc__prefix_launch(ttc_device *dev, record *r, ttc_error *err) {
 /* Dispatch lock held: is the store already that? */
 static bool fits(const ttc_tensor *t, int64_t nelem) {
   const ttc__base *base = &t->store->keyed.base;
-  return t->offset == 0 && base->dtype == t->dtype && base->ndim == 1 && base->dims[0] == nelem &&
+  return t->offset == 0 && base->dtype == t->dtype && base->ndim == 1 && base->open == 0 && base->dims[0] == nelem &&
          ttc__is_dense(t->ndim, t->sizes, t->strides);
 }
 
@@ -146,6 +147,7 @@ static ttc_status check(const ttc_tensor *t, int64_t nelem, ttc_error *err) {
 /* Dispatch lock held, room reserved. */
 static void publish(ttc_store *dst, ttc_store *src, ttc__prefix *p) {
   record *r = ttc__queue_slot(dst->dev);
+  p->base = src->keyed.base;
   r->kind = RECORD_PREFIX;
   r->plan = NULL;
   r->prefix = p;

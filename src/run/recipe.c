@@ -49,7 +49,7 @@ bool ttc__recipe_possible(ttc_device *dev, uint32_t n) {
   size_t nbyte = 0;
   for (uint32_t i = 0; i < n; i++) {
     const ttc_plan *plan = ttc__trace_record(dev, i)->plan;
-    if (plan != NULL && (plan->low.text == NULL || plan->low.foreign)) {
+    if (plan != NULL && (plan->low.text == NULL || plan->low.foreign || plan->closes)) { /* closes: bases are not what they were */
       return false;
     }
     nbyte += plan != NULL ? plan->low.text_nbyte / 8 : 0; /* most parts share their function with others */
@@ -72,7 +72,7 @@ ttc__recipe *ttc__recipe_take(ttc_device *dev, uint32_t n, const uint8_t *flags)
     memcpy(e->slots, f->slots, f->nref * sizeof *e->slots);
     memcpy(e->flags, flags, f->nslot);
     for (uint32_t s = 0; s < f->nslot; s++) {
-      e->bases[s] = f->stores[s]->keyed.base;
+      e->bases[s] = ttc__base_physical(&f->stores[s]->keyed.base);
       bool inside = (flags[s] & (SLOT_OUTSIDE | SLOT_ALIVE)) == 0;
       e->unwritten_nbyte += inside ? (int64_t)ttc__base_nbyte(&e->bases[s]) : 0;
     }

@@ -12,6 +12,7 @@
 #include "base/map.h"
 #include "cache/cache.h"
 #include "graph/key.h"
+#include "graph/lengths.h"
 #include "pjrt/pjrt.h"
 #include "ttc_fuse.h"
 #include "ttc_trace.h"
@@ -56,6 +57,10 @@ struct ttc_plan {
   uint32_t nnumber;    /* NUMBER and RNG parameters */
   int64_t fresh_nbyte; /* of the fresh results */
   char *dump;          /* folder to put what is made of it into, or NULL */
+  uint8_t out_open;    /* results are open along this axis, counted from the last; 0: not */
+  int64_t out_length;  /* what is in them, where it is always as much; 0: the call's (lengths.h) */
+  bool refuses;        /* the call cannot be wide: a mark under its wide key, never run */
+  bool closes;         /* it writes an open store, which then is no more */
   bool keeps_text;     /* its text could not be made again */
   bool lags;           /* READY: too much work to be done by the time a launch returns */
   pjrt_exe *exe;       /* READY */
@@ -119,8 +124,11 @@ struct ttc_device {
   ttc__lock dispatch;
   ttc__map *plans;
   ttc__site site;
-  int precision;    /* of products, as the key in site has it */
-  uint32_t options; /* ttc__options, likewise */
+  ttc__wide wide;       /* the call as look_up made it wide .. */
+  bool widened;         /* .. if it did */
+  ttc__growth *growths; /* [TTC__GROWTHS], NULL: lengths are never numbers */
+  int precision;        /* of products, as the key in site has it */
+  uint32_t options;     /* ttc__options, likewise */
   _Atomic uint64_t calls;
   _Atomic uint32_t epoch; /* of what is known of stores; a new one begins when a fault was told or a check did not run */
 
@@ -258,6 +266,10 @@ void ttc__store_poison(ttc_store *s, ttc__poison *p, uint32_t writer); /* takes 
 void ttc__store_clear(ttc_store *s);                                   /* undefined contents from here on */
 /* Make contents for a store that has none. Launch lock held. */
 ttc_status ttc__store_fill_undefined(ttc_store *s, const ttc__base *base, ttc_error *err);
+/* Bytes of what is in the store, whose base in dispatch order is `base`, in order. Launch lock held, s->buf not NULL. blocks */
+ttc_status ttc__store_read(ttc_store *s, const ttc__base *base, size_t offset, size_t nbyte, void *dst, ttc_error *err);
+/* If it is open, it is made anew, as long as what is in it. No lock held. */
+ttc_status ttc__store_close(ttc_store *s, ttc_error *err);
 void ttc__base_flat(ttc__base *base, ttc_dtype d, size_t nbyte);
 size_t ttc__base_nbyte(const ttc__base *base);
 

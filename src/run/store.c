@@ -226,3 +226,30 @@ ttc_status ttc__store_fill_undefined(ttc_store *s, const ttc__base *base, ttc_er
   ttc__store_set(s, buf, base, UINT32_MAX);
   return TTC_OK;
 }
+
+/* Of an open store the whole buffer is fetched and the rows that are in it are put together here: a program would be one for each
+ * length. */
+ttc_status ttc__store_read(ttc_store *s, const ttc__base *base, size_t offset, size_t nbyte, void *dst, ttc_error *err) {
+  pjrt_client *client = s->dev->client;
+  ttc__base physical = ttc__base_physical(base);
+  size_t whole = ttc__base_nbyte(&physical), all = ttc__base_nbyte(base);
+  int a = base->open - 1;
+  bool rows = base->open != 0 && whole == s->buf_nbyte && ttc__nelem(a, base->dims) != 1;
+  if (!rows) {
+    return pjrt_buffer_to_host(client, s->buf, offset, nbyte, dst, err);
+  }
+  char *from = malloc(whole);
+  if (from == NULL || offset + nbyte > all) {
+    free(from);
+    return TTC_FAIL(err, from == NULL ? TTC_RESOURCE_EXHAUSTED : TTC_OUT_OF_RANGE, "cannot read %zu bytes of %zu", nbyte, whole);
+  }
+  ttc_status st = pjrt_buffer_to_host(client, s->buf, 0, whole, from, err);
+  size_t n = (size_t)ttc__nelem(a, base->dims), row = all / n, wide = whole / n;
+  for (size_t done = 0; st == TTC_OK && done < nbyte;) {
+    size_t at = (offset + done) % row, left = row - at < nbyte - done ? row - at : nbyte - done;
+    memcpy((char *)dst + done, from + (offset + done) / row * wide + at, left);
+    done += left;
+  }
+  free(from);
+  return st;
+}

@@ -42,6 +42,21 @@ static ttc_status run_copy(ttc_device *dev, const ttc_tensor *self, const ttc_te
   return st;
 }
 
+ttc_status ttc__store_close(ttc_store *s, ttc_error *err) {
+  ttc__lock_take(&s->dev->dispatch);
+  ttc__base base = s->keyed.base;
+  ttc__lock_drop(&s->dev->dispatch);
+  if (base.open == 0) {
+    return TTC_OK;
+  }
+  int64_t n = ttc__nelem(base.ndim, base.dims), one = 1;
+  ttc_tensor flat = {.store = s, .sizes = &n, .strides = &one, .value = -1, .dtype = base.dtype, .ndim = 1};
+  ttc_result res;
+  TTC_TRY(run_copy(s->dev, &flat, &flat, &flat, &res, err));
+  ttc_result_done(&res);
+  return TTC_OK;
+}
+
 /* ------------------------------------------------------------------------------------------------- host to device */
 
 /* A record of one store and no program. Dispatch lock held, room reserved. One that fills a store which no call has seen may be
@@ -159,6 +174,9 @@ static ttc_status settle(ttc_store *s, ttc_error *err) {
 
 static ttc_status read_bytes(ttc_store *s, size_t offset, size_t nbyte, void *dst, ttc_error *err) {
   ttc_device *dev = s->dev;
+  ttc__lock_take(&dev->dispatch);
+  ttc__base base = s->keyed.base;
+  ttc__lock_drop(&dev->dispatch);
   TTC_TRY(settle(s, err));
   ttc_status st = TTC_OK;
   if (s->poison != NULL) {
@@ -168,7 +186,7 @@ static ttc_status read_bytes(ttc_store *s, size_t offset, size_t nbyte, void *ds
   } else if (s->buf == NULL) {
     memset(dst, 0, nbyte); /* undefined contents: nothing was ever written */
   } else {
-    st = pjrt_buffer_to_host(dev->client, s->buf, offset, nbyte, dst, err);
+    st = ttc__store_read(s, &base, offset, nbyte, dst, err);
     if (st == TTC_OK) {
       s->awaited = true;
     } else {
@@ -217,16 +235,20 @@ ttc_status ttc_store_resize(ttc_store *s, size_t nbyte, ttc_error *err) {
   if (nbyte > (size_t)INT64_MAX / 2) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "a storage of %zu bytes is larger than any device", nbyte);
   }
-  TTC_TRY(ttc__queue_reserve_after(dev, TTC_CUT_CALL, err));
+  TTC_TRY(ttc__store_close(s, err));
+  TTC_TRY(ttc__queue_reserve(dev, err));
   if (nbyte > s->nbyte && !ttc__memory_fits(dev, (int64_t)(nbyte - s->nbyte))) {
     ttc__asked asked = {.op = UINT32_MAX, .nbyte = (int64_t)(nbyte - s->nbyte)};
     ttc__lock_drop(&dev->dispatch);
     TTC_TRY(ttc__memory_make_room(dev, &asked, err));
-    TTC_TRY(ttc__queue_reserve_after(dev, TTC_CUT_CALL, err));
+    TTC_TRY(ttc__queue_reserve(dev, err));
   }
   if (nbyte == s->nbyte) {
     ttc__lock_drop(&dev->dispatch);
     return TTC_OK;
+  }
+  if (s->used) { /* calls that are kept back may have it as it was */
+    ttc__fuse_cut_locked(dev, TTC_CUT_CALL);
   }
   ttc__base_flat(&s->keyed.base, (ttc_dtype)s->keyed.base.dtype, nbyte);
   ttc__promise(dev, s->nbyte, -1);

@@ -1,0 +1,636 @@
+#include "graph/lengths.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+
+/* ----------------------------------------------------------------------------------------------------------- tensors */
+
+static uint8_t number(ttc__wide *w, int64_t value, int64_t bound) {
+  for (uint32_t k = 0; bound != 0 && k < w->nnumber; k++) {
+    if (w->bounds[k] == bound && w->numbers[k].i == value) {
+      return (uint8_t)k;
+    }
+  }
+  if (w->nnumber < TTC__MAX_OPEN) {
+    w->numbers[w->nnumber] = (ttc_scalar){.kind = TTC_SCALAR_INT, .i = value};
+    w->bounds[w->nnumber] = bound;
+  }
+  return (uint8_t)w->nnumber++;
+}
+
+static const ttc__base *base_of(const ttc_tensor *t) {
+  return &((const ttc__keyed *)(const void *)t->store)->base;
+}
+
+/* A view of an open base, in the three parts of its strides: rows above the open axis, the axis itself, and what is inside one of
+ * its places. */
+typedef struct parts {
+  int64_t row, place;           /* elements of one row, of one place along the open axis */
+  int64_t at_row, at, at_place; /* where the view begins */
+  int axis;                     /* of the view, along the open axis; -1: it is at one place */
+  int64_t extent;               /* along the open axis */
+} parts;
+
+static bool take_apart(const ttc_tensor *t, const ttc__base *base, parts *p) {
+  int a = base->open - 1;
+  int64_t n = base->dims[a];
+  p->place = ttc__nelem(base->ndim - a - 1, base->dims + a + 1);
+  p->row = n * p->place;
+  if (t->dtype != base->dtype || n < 2 || p->place <= 0) {
+    return false;
+  }
+  p->at_row = t->offset / p->row;
+  p->at = t->offset % p->row / p->place;
+  p->at_place = t->offset % p->place;
+  p->axis = -1;
+  p->extent = 1;
+  int64_t inside = p->at_place;
+  for (int k = 0; k < t->ndim; k++) {
+    int64_t size = t->sizes[k], stride = t->strides[k];
+    if (size == 0 || stride < 0) {
+      return false;
+    }
+    if (size == 1 || stride == 0) {
+      continue;
+    }
+    if (stride >= p->row) {
+      if (stride % p->row != 0) {
+        return false;
+      }
+    } else if (stride >= p->place) {
+      if (stride % p->place != 0 || p->axis >= 0) {
+        return false;
+      }
+      p->axis = k;
+      p->extent = (size - 1) * (stride / p->place) + 1;
+    } else {
+      inside += (size - 1) * stride;
+    }
+  }
+  return inside < p->place && p->at + p->extent <= n;
+}
+
+/* t of an open store, rewritten as a view of the buffer, or of the part of it that `o` says. */
+static bool widen_tensor(ttc__wide *w, ttc_tensor *t, int64_t *extents, ttc__open *o) {
+  const ttc__base *base = base_of(t);
+  parts p;
+  if (!take_apart(t, base, &p)) {
+    return false;
+  }
+  int a = base->open - 1;
+  bool whole = p.axis >= 0 && t->sizes[p.axis] == base->dims[a] && t->strides[p.axis] == p.place;
+  if (whole) {
+    *o = (ttc__open){.kind = TTC__OPEN_WHOLE, .axis = (uint8_t)p.axis, .number = number(w, base->dims[a], base->bound)};
+  } else {
+    *o = (ttc__open){.kind = TTC__OPEN_PART, .base = (uint8_t)a, .number = number(w, p.at, 0), .extent = p.extent};
+  }
+  int64_t row = (whole ? base->bound : p.extent) * p.place, *sizes = extents, *strides = extents + TTC_MAX_NDIM;
+  for (int k = 0; k < t->ndim; k++) {
+    sizes[k] = whole && k == p.axis ? base->bound : t->sizes[k];
+    strides[k] = t->strides[k] >= p.row ? t->strides[k] / p.row * row : t->strides[k];
+  }
+  t->sizes = sizes;
+  t->strides = strides;
+  t->offset = p.at_row * row + p.at_place;
+  return true;
+}
+
+/* Strides of axes of size 1 mean nothing, but follow the length of what they are a view of: as those of a dense tensor. */
+static void settle_strides(ttc_tensor *t, int64_t *strides) {
+  int64_t dense = 1;
+  for (int k = t->ndim - 1; k >= 0; k--) {
+    strides[k] = t->sizes[k] == 1 ? dense : t->strides[k];
+    dense *= t->sizes[k];
+  }
+  t->strides = strides;
+}
+
+/* -------------------------------------------------------------------------------------------------------- kinds of ops */
+
+/* The tensor of entry k of argument i, and how it is open; NULL: there is none. */
+static const ttc_tensor *tensor_at(const ttc__wide *w, uint32_t i, uint32_t k, ttc__open **o) {
+  uint32_t place = 0;
+  for (uint32_t j = 0; j < w->call.narg; j++) {
+    const ttc_arg *a = &w->call.args[j];
+    for (uint32_t e = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && e < a->n; e++) {
+      bool absent = ttc__absent(&a->tensor[e]);
+      if (j == i && e == k) {
+        *o = absent ? NULL : &w->open[place];
+        return absent ? NULL : &a->tensor[e];
+      }
+      place += absent ? 0 : 1;
+    }
+  }
+  *o = NULL;
+  return NULL;
+}
+
+static bool results_are_open(ttc__wide *w, uint8_t from_last, uint8_t length) {
+  w->out_open = from_last;
+  w->out_length = w->numbers[length].i;
+  w->out_bound = w->bounds[length];
+  return true;
+}
+
+/* Do all tensors, as they broadcast, have the same length along one axis, or size 1? The results then have it too. */
+static bool widen_each(ttc__wide *w, ttc__filling fill) {
+  int from_last = 0, length = -1;
+  for (uint32_t pass = 0; pass < 2; pass++) {
+    uint32_t place = 0;
+    for (uint32_t i = 0; i < w->call.narg; i++) {
+      const ttc_arg *a = &w->call.args[i];
+      for (uint32_t k = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && k < a->n; k++) {
+        const ttc_tensor *t = &a->tensor[k];
+        if (ttc__absent(t)) {
+          continue;
+        }
+        ttc__open *o = &w->open[place++];
+        if (pass == 0 && o->kind == TTC__OPEN_WHOLE) {
+          int here = t->ndim - o->axis;
+          if (length >= 0 && (here != from_last || o->number != length)) {
+            return false;
+          }
+          from_last = here;
+          length = o->number;
+          o->fill = (uint8_t)fill;
+        } else if (pass == 1 && o->kind != TTC__OPEN_WHOLE && t->ndim >= from_last && t->sizes[t->ndim - from_last] != 1) {
+          return false;
+        }
+      }
+    }
+  }
+  return length < 0 || results_are_open(w, (uint8_t)from_last, (uint8_t)length);
+}
+
+/* aten::cat(tensors, dim) */
+static bool widen_join(ttc__wide *w) {
+  const ttc_arg *a = &w->call.args[0];
+  ttc__open *first;
+  const ttc_tensor *t = tensor_at(w, 0, 0, &first);
+  if (t == NULL || w->call.narg < 2 || w->call.args[1].kind != TTC_ARG_INT || t->ndim == 0) {
+    return false;
+  }
+  int64_t dim = w->call.args[1].i < 0 ? w->call.args[1].i + t->ndim : w->call.args[1].i;
+  bool along = first->kind == TTC__OPEN_WHOLE && first->axis == dim;
+  int64_t more = 0;
+  for (uint32_t k = 1; k < a->n; k++) {
+    ttc__open *o;
+    const ttc_tensor *other = tensor_at(w, 0, k, &o);
+    if (other == NULL || other->ndim != t->ndim || (along && o->kind == TTC__OPEN_WHOLE)) {
+      return false;
+    }
+    if (!along &&
+        (o->kind != first->kind || (o->kind == TTC__OPEN_WHOLE && (o->axis != first->axis || o->number != first->number)))) {
+      return false;
+    }
+    more += other->sizes[dim];
+  }
+  if (first->kind != TTC__OPEN_WHOLE) {
+    return true;
+  }
+  results_are_open(w, (uint8_t)(t->ndim - first->axis), first->number);
+  if (along) {
+    w->out_length += more;
+    if (w->out_length > w->out_bound) {
+      int64_t row = ttc__nelem(t->ndim, t->sizes) / w->out_bound;
+      w->out_bound = ttc__bound_of(w->out_length, row * (int64_t)ttc_dtype_nbyte((ttc_dtype)t->dtype));
+    }
+  }
+  return true;
+}
+
+/* _sdpa_forward(q, k, v, bias?, ..): keys and values of one length, which a bias has too, or 1 */
+static bool widen_attention(ttc__wide *w) {
+  ttc__open *q, *k, *v, *bias;
+  const ttc_tensor *mask;
+  if (tensor_at(w, 0, 0, &q) == NULL || tensor_at(w, 1, 0, &k) == NULL || tensor_at(w, 2, 0, &v) == NULL) {
+    return false;
+  }
+  bool same = k->kind == TTC__OPEN_WHOLE && v->kind == TTC__OPEN_WHOLE && k->axis == 2 && v->axis == 2 && k->number == v->number;
+  if (!same || q->kind == TTC__OPEN_WHOLE) {
+    return false;
+  }
+  v->fill = TTC__FILL_ZERO;
+  mask = tensor_at(w, 3, 0, &bias);
+  if (mask == NULL || mask->ndim == 0) {
+    return true;
+  }
+  int last = mask->ndim - 1;
+  return bias->kind == TTC__OPEN_WHOLE ? bias->axis == last && bias->number == k->number : mask->sizes[last] == 1;
+}
+
+/* (x, dim, ..) -> results like x, what is past the length being filled where they go along it */
+static bool widen_along(ttc__wide *w, ttc__filling fill) {
+  ttc__open *x;
+  const ttc_tensor *t = tensor_at(w, 0, 0, &x);
+  if (t == NULL || x->kind != TTC__OPEN_WHOLE || w->call.narg < 2 || w->call.args[1].kind != TTC_ARG_INT) {
+    return false;
+  }
+  int64_t dim = w->call.args[1].i < 0 ? w->call.args[1].i + t->ndim : w->call.args[1].i;
+  x->fill = dim == x->axis ? (uint8_t)fill : TTC__FILL_NOT;
+  return results_are_open(w, (uint8_t)(t->ndim - x->axis), x->number);
+}
+
+/* Reductions, by name: others of their kinds do more than that with their operand (norms), or give places in the whole of it. */
+static const char *const folds[] = {"sum",     "sum.dim_IntList", "any",    "any.dim", "any.dims", "all",
+                                    "all.dim", "all.dims",        "amax",   "amin",    "max",      "min",
+                                    "max.dim", "min.dim",         "argmax", "argmin"};
+
+static bool is_fold(const char *name) {
+  for (size_t k = 0; k < sizeof folds / sizeof *folds; k++) {
+    if (strcmp(name, folds[k]) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Is the axis one of those that argument 1 names? All are where it names none. */
+static bool is_reduced(const ttc_arg *dims, int ndim, int axis) {
+  const int64_t *list = dims->kind == TTC_ARG_INTS ? dims->ints : dims->kind == TTC_ARG_INT ? &dims->i : NULL;
+  uint32_t n = dims->kind == TTC_ARG_INTS ? dims->n : list != NULL ? 1 : 0;
+  for (uint32_t k = 0; k < n; k++) {
+    if ((list[k] < 0 ? list[k] + ndim : list[k]) == axis) {
+      return true;
+    }
+  }
+  return n == 0;
+}
+
+/* (x, dims?, keepdim?, ..) */
+static bool widen_fold(ttc__wide *w, const char *name, ttc__filling fill) {
+  ttc__open *x;
+  const ttc_tensor *t = tensor_at(w, 0, 0, &x);
+  if (t == NULL || x->kind != TTC__OPEN_WHOLE || !is_fold(name)) {
+    return false;
+  }
+  static const ttc_arg none = {.kind = TTC_ARG_NONE};
+  const ttc_arg *dims = w->call.narg > 1 ? &w->call.args[1] : &none;
+  if (strncmp(name, "arg", 3) == 0 && dims->kind != TTC_ARG_INT) {
+    return false;
+  }
+  if (is_reduced(dims, t->ndim, x->axis)) {
+    x->fill = (uint8_t)fill;
+    return true;
+  }
+  bool keep = w->call.narg > 2 && w->call.args[2].kind == TTC_ARG_BOOL && w->call.args[2].i != 0;
+  int from_last = 1;
+  for (int k = x->axis + 1; k < t->ndim; k++) {
+    from_last += keep || !is_reduced(dims, t->ndim, k) ? 1 : 0;
+  }
+  return results_are_open(w, (uint8_t)from_last, x->number);
+}
+
+/* mm, bmm: rows [.., m, p] by columns [.., p, n] */
+static bool widen_dot(ttc__wide *w, const char *name) {
+  ttc__open *x, *y;
+  const ttc_tensor *a = tensor_at(w, 0, 0, &x), *b = tensor_at(w, 1, 0, &y);
+  if ((strcmp(name, "mm") != 0 && strcmp(name, "bmm") != 0) || a == NULL || b == NULL || a->ndim != b->ndim) {
+    return false;
+  }
+  int last = a->ndim - 1;
+  bool xo = x->kind == TTC__OPEN_WHOLE, yo = y->kind == TTC__OPEN_WHOLE;
+  if (xo && x->axis == last) {
+    x->fill = y->fill = TTC__FILL_ZERO;
+    return yo && y->axis == last - 1 && y->number == x->number;
+  }
+  if (xo && x->axis == last - 1 && !yo) {
+    return results_are_open(w, 2, x->number);
+  }
+  return !xo && yo && y->axis == last && results_are_open(w, 1, y->number);
+}
+
+/* index.Tensor(x, indices): the indices are open along one axis, as they broadcast. An axis of x that is indexed may be open too;
+ * its length is then where indices end. */
+static bool widen_index(ttc__wide *w) {
+  ttc__open *x, *o;
+  const ttc_tensor *t = tensor_at(w, 0, 0, &x), *index;
+  const ttc_arg *list = &w->call.args[1];
+  int from_last = 0, length = -1, first = -1, last = -1, given = 0;
+  bool x_indexed = x == NULL || x->kind != TTC__OPEN_WHOLE;
+  for (uint32_t pass = 0; t != NULL && list->kind == TTC_ARG_TENSORS && pass < 2; pass++) {
+    for (uint32_t k = 0; k < list->n; k++) {
+      if ((index = tensor_at(w, 1, k, &o)) == NULL) {
+        continue;
+      }
+      if (index->dtype == TTC_BOOL || index->dtype == TTC_U8) {
+        return false;
+      }
+      if (pass == 0) {
+        first = first < 0 ? (int)k : first;
+        last = (int)k;
+        given++;
+        x_indexed = x_indexed || x->axis == k;
+        if (o->kind == TTC__OPEN_WHOLE) {
+          int here = index->ndim - o->axis;
+          if (length >= 0 && (here != from_last || o->number != length)) {
+            return false;
+          }
+          from_last = here;
+          length = o->number;
+          o->fill = TTC__FILL_ZERO;
+        }
+      } else if (length >= 0 && o->kind != TTC__OPEN_WHOLE && index->ndim >= from_last &&
+                 index->sizes[index->ndim - from_last] != 1) {
+        return false;
+      }
+    }
+  }
+  if (!x_indexed || given == 0) {
+    return false;
+  }
+  int after = last - first + 1 == given ? t->ndim - 1 - last : t->ndim - given; /* axes of x that come after the indices' */
+  return length < 0 || results_are_open(w, (uint8_t)(from_last + after), (uint8_t)length);
+}
+
+static bool widen_kind(ttc__wide *w, const ttc_op_row *row) {
+  switch (row->pad) {
+    case PAD_EACH:
+      return (row->flags & (TTC_OP_RNG | TTC_OP_SIZED)) == 0 && widen_each(w, TTC__FILL_NOT);
+    case PAD_EACH_ONE:
+      return (row->flags & (TTC_OP_RNG | TTC_OP_SIZED)) == 0 && widen_each(w, TTC__FILL_ONE);
+    case PAD_JOIN:
+      return strcmp(row->name, "cat") == 0 && widen_join(w);
+    case PAD_ATTENTION:
+      return strcmp(row->name, "_sdpa_forward") == 0 && widen_attention(w);
+    case PAD_TAKE:
+      return strcmp(row->name, "index.Tensor") == 0 && widen_index(w);
+    case PAD_TRIANGLE:
+      return widen_along(w, TTC__FILL_NOT);
+    case PAD_SOFTMAX:
+      return widen_along(w, TTC__FILL_LOWEST);
+    case PAD_FOLD_ZERO:
+      return widen_fold(w, row->name, TTC__FILL_ZERO);
+    case PAD_FOLD_ONE:
+      return widen_fold(w, row->name, TTC__FILL_ONE);
+    case PAD_FOLD_LOWEST:
+      return widen_fold(w, row->name, TTC__FILL_LOWEST);
+    case PAD_FOLD_HIGHEST:
+      return widen_fold(w, row->name, TTC__FILL_HIGHEST);
+    case PAD_SCAN_ZERO: /* what is past the length is added last */
+    case PAD_SCAN_ONE:
+      return widen_along(w, TTC__FILL_NOT);
+    case PAD_DOT:
+      return widen_dot(w, row->name);
+    default:
+      return false;
+  }
+}
+
+/* ------------------------------------------------------------------------------------------------------------- calls */
+
+static bool reserve(ttc__wide *w, uint32_t narg, uint32_t ntensor) {
+  if (narg >= w->narg_cap) {
+    ttc_arg *p = realloc(w->args, 2 * (narg + 1) * sizeof *p);
+    if (p == NULL) {
+      return false;
+    }
+    w->args = p;
+    w->narg_cap = 2 * (narg + 1);
+  }
+  if (ntensor > w->tensor_cap) {
+    uint32_t cap = 2 * ntensor;
+    ttc_tensor *tensors = realloc(w->tensors, cap * sizeof *tensors);
+    w->tensors = tensors != NULL ? tensors : w->tensors;
+    int64_t *extents = realloc(w->extents, 2 * TTC_MAX_NDIM * cap * sizeof *extents);
+    w->extents = extents != NULL ? extents : w->extents;
+    ttc__open *open = realloc(w->open, cap * sizeof *open);
+    w->open = open != NULL ? open : w->open;
+    if (tensors == NULL || extents == NULL || open == NULL) {
+      return false;
+    }
+    w->tensor_cap = cap;
+  }
+  return true;
+}
+
+bool ttc__is_plain_copy(const ttc_call *call) {
+  const ttc_op_row *row = ttc__op_row(call->op);
+  return row != NULL && strcmp(row->name, "copy") == 0 && call->ninto == 1 && call->into[0] != NULL && call->narg >= 2 &&
+         call->args[0].kind == TTC_ARG_TENSOR && call->args[1].kind == TTC_ARG_TENSOR &&
+         call->args[0].tensor->store == call->into[0]->store && call->args[1].tensor->store != call->into[0]->store;
+}
+
+bool ttc__open_target(const ttc_call *call) {
+  const ttc_tensor *src = call->args[1].tensor, *to = call->into[0];
+  ttc__base *base = &((ttc__keyed *)(void *)to->store)->base;
+  parts p;
+  if (base_of(src)->open == 0 || !take_apart(src, base_of(src), &p) || p.axis < 0 || src->ndim != to->ndim ||
+      src->sizes[p.axis] != base_of(src)->dims[base_of(src)->open - 1]) {
+    return false;
+  }
+  bool whole =
+      base->ndim == to->ndim && base->dtype == to->dtype && to->offset == 0 && ttc__is_dense(to->ndim, to->sizes, to->strides);
+  for (int k = 0; whole && k < to->ndim; k++) {
+    whole = base->dims[k] == to->sizes[k] && src->sizes[k] == to->sizes[k];
+  }
+  whole = whole && (base->open == 0 || (base->open == p.axis + 1 && base->bound == base_of(src)->bound)); /* a second look */
+  if (whole) {
+    base->open = (uint8_t)(p.axis + 1);
+    base->bound = base_of(src)->bound;
+  }
+  return whole;
+}
+
+static uint32_t count_tensors(const ttc_call *call) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < call->narg; i++) {
+    n += call->args[i].kind == TTC_ARG_TENSOR || call->args[i].kind == TTC_ARG_TENSORS ? call->args[i].n : 0;
+  }
+  return n;
+}
+
+bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
+  const ttc_op_row *row = ttc__op_row(call->op);
+  if (row == NULL || call->op >= ttc_op_count() || !reserve(w, call->narg, count_tensors(call))) {
+    return false;
+  }
+  uint32_t ninto = 0;
+  for (uint32_t k = 0; k < call->ninto; k++) {
+    if (call->into[k] != NULL) {
+      ninto++;
+      if (base_of(call->into[k])->open != 0 && !target_opened) {
+        return false;
+      }
+    }
+  }
+  w->call = *call;
+  w->call.args = w->args;
+  w->nnumber = w->nopen = w->out_open = 0;
+  bool whole = false;
+  uint32_t next = 0;
+  for (uint32_t i = 0; i < call->narg; i++) {
+    w->args[i] = call->args[i];
+    if (w->args[i].kind != TTC_ARG_TENSOR && w->args[i].kind != TTC_ARG_TENSORS) {
+      continue;
+    }
+    memcpy(w->tensors + next, call->args[i].tensor, call->args[i].n * sizeof *w->tensors);
+    w->args[i].tensor = w->tensors + next;
+    for (uint32_t k = 0; k < call->args[i].n; k++, next++) {
+      ttc_tensor *t = &w->tensors[next];
+      if (ttc__absent(t)) {
+        continue;
+      }
+      ttc__open *o = &w->open[w->nopen++];
+      *o = (ttc__open){.kind = TTC__OPEN_NOT};
+      int64_t *extents = w->extents + (size_t)next * 2 * TTC_MAX_NDIM;
+      if (base_of(t)->open != 0 && !widen_tensor(w, t, extents, o)) {
+        return false;
+      }
+      settle_strides(t, extents + TTC_MAX_NDIM);
+      whole = whole || o->kind == TTC__OPEN_WHOLE;
+    }
+  }
+  w->args[call->narg] = (ttc_arg){.kind = TTC_ARG_SCALARS, .n = w->nnumber, .scalar = w->numbers};
+  if (w->nnumber > TTC__MAX_OPEN || (whole && !widen_kind(w, row))) {
+    return false;
+  }
+  if (ttc__is_plain_copy(call)) {
+    w->into[0] = &w->tensors[0]; /* its first argument is its target */
+    w->call.into = w->into;
+    return target_opened == (w->out_open != 0);
+  }
+  return ninto == 0 || w->out_open == 0;
+}
+
+bool ttc__key_make_wide(ttc__site *site, const ttc__wide *w, uint64_t salt) {
+  site->wide = true;
+  bool made = ttc__key_make(site, &w->call, salt);
+  site->wide = false;
+  if (!made) {
+    return false;
+  }
+  uint64_t *at = site->words + site->nword; /* there is room: WORDS_PER_TENSOR */
+  for (uint32_t k = 0; k < w->nopen; k++) {
+    const ttc__open *o = &w->open[k];
+    *at++ = (uint64_t)o->kind | (uint64_t)o->axis << 8 | (uint64_t)o->base << 16 | (uint64_t)o->number << 24 |
+            (uint64_t)o->fill << 32 | (uint64_t)1 << 63;
+    *at++ = (uint64_t)o->extent;
+  }
+  *at++ = (uint64_t)w->out_open << 56 | (uint64_t)w->out_bound;
+  site->nword = (size_t)(at - site->words);
+  return true;
+}
+
+void ttc__wide_free(ttc__wide *w) {
+  free(w->args);
+  free(w->tensors);
+  free(w->extents);
+  free(w->open);
+  memset(w, 0, sizeof *w);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ growing */
+
+#define FEW_TIMES 2u /* so that the third length is a number */
+#define SMALL_NBYTE ((int64_t)16 << 20)
+#define LARGE_NBYTE ((int64_t)256 << 20)
+
+/* Of the length alone, so that what grows together has one bound: fourfold while that is little, then twofold, then an eighth. */
+int64_t ttc__bound_of(int64_t length, int64_t place_nbyte) {
+  int64_t bound = 64;
+  while (bound <= length) {
+    bound *= 4 * bound * place_nbyte <= SMALL_NBYTE ? 4 : 2;
+  }
+  return bound * place_nbyte > LARGE_NBYTE ? (length + length / 8 + 64) / 64 * 64 : bound;
+}
+
+/* Is it the third time that something with this hash is longer than it was, each time by little and from where it was left? From
+ * then on it always is. */
+static bool grows(ttc__growth *table, uint64_t hash, int64_t before, int64_t total) {
+  if (before <= total - before) { /* nothing, or twice as much: not bit by bit */
+    return false;
+  }
+  ttc__growth *g = &table[(hash >> 20) & (TTC__GROWTHS - 1)];
+  bool known = g->hash == hash;
+  if (known && g->total == total) { /* another as long: keys and values */
+    return g->times > FEW_TIMES;
+  }
+  g->times = known && (g->total == before || g->times > FEW_TIMES) ? g->times + 1 : 1;
+  g->hash = hash;
+  g->total = total;
+  return g->times > FEW_TIMES;
+}
+
+static uint64_t growth_hash(const ttc_tensor *list, uint32_t n, int64_t dim) {
+  uint64_t words[2 + TTC_MAX_NDIM] = {list[0].dtype, (uint64_t)dim << 32 | n};
+  for (int k = 0; k < list[0].ndim; k++) {
+    words[2 + k] = k == dim ? 0 : (uint64_t)list[0].sizes[k];
+  }
+  return ttc__hash64(words, (2 + (size_t)list[0].ndim) * sizeof *words) | 1;
+}
+
+uint8_t ttc__growing(ttc__growth *table, const ttc_call *call, int64_t *total, int64_t *bound) {
+  const ttc_op_row *row = ttc__op_row(call->op);
+  if (row == NULL || row->pad != PAD_JOIN || strcmp(row->name, "cat") != 0 || call->ninto != 0 || call->args[0].n < 2) {
+    return 0;
+  }
+  const ttc_tensor *list = call->args[0].tensor;
+  int ndim = list[0].ndim;
+  int64_t dim = call->args[1].kind == TTC_ARG_INT ? call->args[1].i + (call->args[1].i < 0 ? ndim : 0) : -1, more = 0;
+  if (dim < 0 || dim >= ndim) {
+    return 0;
+  }
+  for (uint32_t k = 0; k < call->args[0].n; k++) {
+    if (ttc__absent(&list[k]) || list[k].ndim != ndim || list[k].dtype != list[0].dtype) {
+      return 0;
+    }
+    more += k > 0 ? list[k].sizes[dim] : 0;
+  }
+  int64_t before = list[0].sizes[dim], other = ttc__nelem(ndim, list[0].sizes);
+  *total = before + more;
+  if (other <= 0 || !grows(table, growth_hash(list, call->args[0].n, dim), before, *total)) {
+    return 0;
+  }
+  *bound = ttc__bound_of(*total, other / before * (int64_t)ttc_dtype_nbyte((ttc_dtype)list[0].dtype));
+  return (uint8_t)(ndim - dim);
+}
+
+bool ttc__growing_range(ttc__growth *table, const ttc_call *call, ttc__wide *w) {
+  const ttc_op_row *row = ttc__op_row(call->op);
+  if (row == NULL || strcmp(row->name, "arange.start_step") != 0 || call->ninto != 1 || call->into[0] == NULL) {
+    return false;
+  }
+  const ttc_tensor *to = call->into[0];
+  ttc__base *base = &((ttc__keyed *)(void *)to->store)->base;
+  if (to->ndim != 1 || to->offset != 0 || base->ndim != 1 || base->dims[0] != to->sizes[0] || base->dtype != to->dtype ||
+      !ttc__is_dense(1, to->sizes, to->strides) || !reserve(w, call->narg, 1)) {
+    return false;
+  }
+  uint64_t words[2] = {call->op, to->dtype};
+  int64_t n = to->sizes[0];
+  if (!grows(table, ttc__hash64(words, sizeof words) | 1, n - 1, n)) {
+    return false;
+  }
+  base->open = 1;
+  base->bound = ttc__bound_of(n, (int64_t)ttc_dtype_nbyte((ttc_dtype)to->dtype));
+  w->call = *call;
+  w->nopen = w->nnumber = 0;
+  w->tensors[0] = *to;
+  w->extents[0] = base->bound;
+  w->extents[1] = 1;
+  w->tensors[0].sizes = &w->extents[0];
+  w->tensors[0].strides = &w->extents[1];
+  w->into[0] = &w->tensors[0];
+  w->call.into = w->into;
+  w->out_open = 1;
+  w->out_length = n;
+  w->out_bound = base->bound;
+  return true;
+}
+
+bool ttc__spec_stretch(ttc_spec *spec, uint8_t out_open, int64_t size) {
+  int order[TTC_MAX_NDIM];
+  if (spec->ndim < out_open || !ttc__dense_order(spec->ndim, spec->sizes, spec->strides, order)) {
+    return false;
+  }
+  spec->sizes[spec->ndim - out_open] = size;
+  int64_t stride = 1;
+  for (int k = spec->ndim - 1; k >= 0; k--) {
+    spec->strides[order[k]] = stride;
+    stride *= spec->sizes[order[k]] > 0 ? spec->sizes[order[k]] : 1;
+  }
+  return true;
+}
