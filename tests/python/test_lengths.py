@@ -285,12 +285,13 @@ def test_a_growing_cache_compiles_for_bounds_only(mode):
     want = list(decode("cpu", 40))
     made = []
     with torch.tpu.set_eager_mode(mode):
-        before = programs()
+        before, asked = programs(), torch.tpu.fuse_stats()["programs"]
         for got, (out, ids) in zip(decode("tpu", 40), want, strict=True):
             torch.testing.assert_close(got[0], out)
             assert torch.equal(got[1], ids)
             made.append(programs() - before)
-    assert made[-1] == made[8], made
+    fused = torch.tpu.fuse_stats()["programs"] - asked  # compiled when there is time, so at any step
+    assert made[-1] - made[8] <= fused <= (2 if mode == FUSE else 0), made
     if mode == FUSE:
         torch.tpu.compiler.wait()
         before, traces = torch.tpu.fuse_stats()["hits"], torch.tpu.fuse_stats()["traces"]
