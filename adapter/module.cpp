@@ -107,6 +107,29 @@ PyObject* py_register(PyObject*, PyObject*) {
   });
 }
 
+// The function's one argument, a number, given to `f`.
+template <class F>
+PyObject* with_number(PyObject* arg, F f) {
+  long n = PyLong_AsLong(arg);
+  if (n == -1 && PyErr_Occurred() != nullptr) {
+    return nullptr;
+  }
+  return guarded([&]() -> PyObject* { return f(n); });
+}
+
+// The device of that number, opened if need be, given to `f`.
+template <class F>
+PyObject* with_device(PyObject* arg, F f) {
+  return with_number(arg, [&](long index) {
+    ttc_device* device = nullptr;
+    {
+      NoGil no_gil;
+      device = tpu::device(static_cast<c10::DeviceIndex>(index));
+    }
+    return f(device);
+  });
+}
+
 PyObject* py_set_search_path(PyObject*, PyObject* arg) {
   const char* dirs = PyUnicode_AsUTF8(arg);
   if (dirs == nullptr) {
@@ -121,11 +144,7 @@ PyObject* py_is_open(PyObject*, PyObject*) { return PyBool_FromLong(tpu::any_ope
 PyObject* py_current_device(PyObject*, PyObject*) { return PyLong_FromLong(tpu::current_device()); }
 
 PyObject* py_synchronize(PyObject*, PyObject* arg) {
-  long index = PyLong_AsLong(arg);
-  if (index == -1 && PyErr_Occurred() != nullptr) {
-    return nullptr;
-  }
-  return guarded([&]() -> PyObject* {
+  return with_number(arg, [](long index) {
     NoGil no_gil;
     tpu::synchronize(static_cast<c10::DeviceIndex>(index));
     return Py_NewRef(Py_None);
@@ -133,16 +152,9 @@ PyObject* py_synchronize(PyObject*, PyObject* arg) {
 }
 
 PyObject* py_device_info(PyObject*, PyObject* arg) {
-  long index = PyLong_AsLong(arg);
-  if (index == -1 && PyErr_Occurred() != nullptr) {
-    return nullptr;
-  }
-  return guarded([&]() -> PyObject* {
+  return with_device(arg, [](ttc_device* device) {
     ttc_device_info i;
-    {
-      NoGil no_gil;
-      ttc_device_get_info(tpu::device(static_cast<c10::DeviceIndex>(index)), &i);
-    }
+    ttc_device_get_info(device, &i);
     return Py_BuildValue("{s:s,s:s,s:s,s:s,s:(ii),s:O,s:L}", "platform", i.platform, "platform_version", i.platform_version,
                          "device_kind", i.device_kind, "plugin_path", i.plugin_path, "pjrt_api", i.pjrt_api_major, i.pjrt_api_minor,
                          "simulated", i.simulated != 0 ? Py_True : Py_False, "memory_limit_bytes",
@@ -151,13 +163,9 @@ PyObject* py_device_info(PyObject*, PyObject* arg) {
 }
 
 PyObject* py_stats(PyObject*, PyObject* arg) {
-  long index = PyLong_AsLong(arg);
-  if (index == -1 && PyErr_Occurred() != nullptr) {
-    return nullptr;
-  }
-  return guarded([&]() -> PyObject* {
+  return with_device(arg, [](ttc_device* device) {
     ttc_stats s{};
-    ttc_device_get_stats(tpu::device(static_cast<c10::DeviceIndex>(index)), &s);
+    ttc_device_get_stats(device, &s);
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:L,s:L,s:L,s:K,s:L,s:L,s:K,s:K}", "calls", (unsigned long long)s.calls,
                          "programs_compiled", (unsigned long long)s.programs_compiled, "programs_loaded",
                          (unsigned long long)s.programs_loaded, "compile_ns", (unsigned long long)s.compile_ns, "plans",
@@ -170,27 +178,24 @@ PyObject* py_stats(PyObject*, PyObject* arg) {
 }
 
 PyObject* py_reset_peak(PyObject*, PyObject* arg) {
-  long index = PyLong_AsLong(arg);
-  return guarded([&]() -> PyObject* {
-    ttc_device_reset_peak(tpu::device(static_cast<c10::DeviceIndex>(index)));
+  return with_device(arg, [](ttc_device* device) {
+    ttc_device_reset_peak(device);
     return Py_NewRef(Py_None);
   });
 }
 
 PyObject* py_reset_made(PyObject*, PyObject* arg) {
-  long index = PyLong_AsLong(arg);
-  return guarded([&]() -> PyObject* {
-    ttc_device_reset_made(tpu::device(static_cast<c10::DeviceIndex>(index)));
+  return with_device(arg, [](ttc_device* device) {
+    ttc_device_reset_made(device);
     return Py_NewRef(Py_None);
   });
 }
 
 PyObject* py_flush(PyObject*, PyObject* arg) {
-  long index = PyLong_AsLong(arg);
-  return guarded([&]() -> PyObject* {
+  return with_device(arg, [](ttc_device* device) {
     NoGil no_gil;
     ttc_error err{};
-    tpu::check(ttc_device_flush(tpu::device(static_cast<c10::DeviceIndex>(index)), &err), err);
+    tpu::check(ttc_device_flush(device, &err), err);
     return Py_NewRef(Py_None);
   });
 }
@@ -269,12 +274,10 @@ PyObject* py_set_fallback_is_error(PyObject*, PyObject* arg) {
 }
 
 PyObject* py_set_matmul_precision(PyObject*, PyObject* arg) {
-  long level = PyLong_AsLong(arg);
-  if (level == -1 && PyErr_Occurred() != nullptr) {
-    return nullptr;
-  }
-  ttc_set_matmul_precision(static_cast<int>(level));
-  Py_RETURN_NONE;
+  return with_number(arg, [](long level) {
+    ttc_set_matmul_precision(static_cast<int>(level));
+    return Py_NewRef(Py_None);
+  });
 }
 
 PyObject* py_set_mode(PyObject*, PyObject* args) {
@@ -289,13 +292,9 @@ PyObject* py_set_mode(PyObject*, PyObject* args) {
 }
 
 PyObject* py_fuse_stats(PyObject*, PyObject* arg) {
-  long index = PyLong_AsLong(arg);
-  if (index == -1 && PyErr_Occurred() != nullptr) {
-    return nullptr;
-  }
-  return guarded([&]() -> PyObject* {
+  return with_device(arg, [](ttc_device* device) {
     ttc_fuse_stats s;
-    ttc_device_get_fuse_stats(tpu::device(static_cast<c10::DeviceIndex>(index)), &s);
+    ttc_device_get_fuse_stats(device, &s);
     PyObject* cuts = PyDict_New();
     for (unsigned k = 0; k < TTC_NCUT && cuts != nullptr; k++) {
       if (s.cuts[k] != 0 && !set(cuts, ttc_cut_name(k), PyLong_FromUnsignedLongLong(s.cuts[k]))) {
@@ -319,18 +318,10 @@ PyObject* py_stepped(PyObject*, PyObject*) {
 }
 
 PyObject* py_wait_fused(PyObject*, PyObject* arg) {
-  long index = PyLong_AsLong(arg);
-  if (index == -1 && PyErr_Occurred() != nullptr) {
-    return nullptr;
-  }
-  return guarded([&]() -> PyObject* {
+  return with_device(arg, [](ttc_device* device) {
+    NoGil no_gil;
     ttc_error err;
-    ttc_status st;
-    {
-      NoGil no_gil;
-      st = ttc_device_wait_fused(tpu::device(static_cast<c10::DeviceIndex>(index)), &err);
-    }
-    tpu::check(st, err);
+    tpu::check(ttc_device_wait_fused(device, &err), err);
     return Py_NewRef(Py_None);
   });
 }
@@ -338,12 +329,10 @@ PyObject* py_wait_fused(PyObject*, PyObject* arg) {
 PyObject* py_mode(PyObject*, PyObject*) { return PyLong_FromLong(tpu::thread_mode()); }
 
 PyObject* py_set_value_checks(PyObject*, PyObject* arg) {
-  long bits = PyLong_AsLong(arg);
-  if (bits == -1 && PyErr_Occurred() != nullptr) {
-    return nullptr;
-  }
-  tpu::set_value_checks(static_cast<int>(bits));
-  Py_RETURN_NONE;
+  return with_number(arg, [](long bits) {
+    tpu::set_value_checks(static_cast<int>(bits));
+    return Py_NewRef(Py_None);
+  });
 }
 
 PyObject* py_ops(PyObject*, PyObject*) {

@@ -87,24 +87,51 @@ static bool refuse_complex(ttc_lower *c, int arg) {
   return true;
 }
 
-/* ---- layer and RMS norm: rows of `n` elements, the trailing axes of normalized_shape */
+/* A norm over groups of elements: the input's views, and the axes of a group and of what shares a weight. */
+typedef struct grouped {
+  view4 data, stat, weight;
+  ttc__axes within, across;
+} grouped;
 
-typedef struct rows {
-  view4 data, stat, weight; /* [rows, 1, 1, n], [rows, 1, 1, 1], [1, 1, 1, n] */
-  ttc__axes row, column;    /* the axis within a row; the axis over rows */
-} rows;
+/* The input (argument `input`) normalised, times weight plus bias (arguments `weight` and the one after) -> y, mean, rstd */
+static void centred_norm(shlo *b, ttc_lower *c, const grouped *r, int weight, int eps) {
+  ttc_dtype d = op_type(c, 0);
+  ttc_val x = as4(b, op_in_as(c, 0, d), r->data), mean, var;
+  moments(b, x, &r->within, &mean, &var);
+  ttc_val rstd = inverse_std(b, var, op_num(c, eps, 0, d));
+  ttc_val y = normalise(b, x, mean, rstd);
+  y = plus(b, times(b, y, maybe_in(b, c, weight, d, r->weight)), maybe_in(b, c, weight + 1, d, r->weight));
+  ttc__give(b, c, 0, y);
+  ttc__give(b, c, 1, mean);
+  ttc__give(b, c, 2, rstd);
+}
 
-static rows rows_of(const ttc_lower *c, int input, int shape_arg) {
+/* (g, input, .., mean, rstd, weight, ..): mean is argument `mean`. */
+static void centred_norm_backward(shlo *b, ttc_lower *c, const grouped *r, int mean) {
+  ttc_dtype d = op_type(c, 1);
+  ttc_val g = as4(b, op_in_as(c, 0, d), r->data), x = as4(b, op_in_as(c, 1, d), r->data);
+  ttc_val m = as4(b, op_in_as(c, mean, d), r->stat), rstd = as4(b, op_in_as(c, mean + 1, d), r->stat);
+  ttc_val xhat = normalise(b, x, m, rstd);
+  if (op_wanted(c, 0)) {
+    ttc_val h = times(b, g, maybe_in(b, c, mean + 2, d, r->weight));
+    ttc__give(b, c, 0, input_gradient(b, h, xhat, rstd, &r->within, true));
+  }
+  parameter_gradients(b, c, g, xhat, &r->across, true);
+}
+
+/* ---- layer and RMS norm: rows of `n` elements, the trailing axes of normalized_shape: [rows, 1, 1, n] */
+
+static grouped rows_of(const ttc_lower *c, int input, int shape_arg) {
   int ndim = op_in_ndim(c, input), inner = op_list_len(c, shape_arg);
   int64_t m = 1, n = 1;
   for (int i = 0; i < ndim; i++) {
     *(i < ndim - inner ? &m : &n) *= op_in_dim(c, input, i);
   }
-  return (rows){.data = {{m, 1, 1, n}},
-                .stat = {{m, 1, 1, 1}},
-                .weight = {{1, 1, 1, n}},
-                .row = ttc__axes_one(3),
-                .column = ttc__axes_one(0)};
+  return (grouped){.data = {{m, 1, 1, n}},
+                   .stat = {{m, 1, 1, 1}},
+                   .weight = {{1, 1, 1, n}},
+                   .within = ttc__axes_one(3),
+                   .across = ttc__axes_one(0)};
 }
 
 /* native_layer_norm(input, normalized_shape, weight, bias, eps) -> y, mean, rstd */
@@ -112,16 +139,8 @@ static void lower_layer_norm(shlo *b, ttc_lower *c) {
   if (refuse_complex(c, 0)) {
     return;
   }
-  rows r = rows_of(c, 0, 1);
-  ttc_dtype d = op_type(c, 0);
-  ttc_val x = as4(b, op_in_as(c, 0, d), r.data), mean, var;
-  moments(b, x, &r.row, &mean, &var);
-  ttc_val rstd = inverse_std(b, var, op_num(c, 4, 0, d));
-  ttc_val y = normalise(b, x, mean, rstd);
-  y = plus(b, times(b, y, maybe_in(b, c, 2, d, r.weight)), maybe_in(b, c, 3, d, r.weight));
-  ttc__give(b, c, 0, y);
-  ttc__give(b, c, 1, mean);
-  ttc__give(b, c, 2, rstd);
+  grouped r = rows_of(c, 0, 1);
+  centred_norm(b, c, &r, 2, 4);
 }
 
 /* native_layer_norm_backward(g, input, normalized_shape, mean, rstd, weight, bias, output_mask) */
@@ -129,16 +148,8 @@ static void lower_layer_norm_backward(shlo *b, ttc_lower *c) {
   if (refuse_complex(c, 1)) {
     return;
   }
-  rows r = rows_of(c, 1, 2);
-  ttc_dtype d = op_type(c, 1);
-  ttc_val g = as4(b, op_in_as(c, 0, d), r.data), x = as4(b, op_in_as(c, 1, d), r.data);
-  ttc_val mean = as4(b, op_in_as(c, 3, d), r.stat), rstd = as4(b, op_in_as(c, 4, d), r.stat);
-  ttc_val xhat = normalise(b, x, mean, rstd);
-  if (op_wanted(c, 0)) {
-    ttc_val h = times(b, g, maybe_in(b, c, 5, d, r.weight));
-    ttc__give(b, c, 0, input_gradient(b, h, xhat, rstd, &r.row, true));
-  }
-  parameter_gradients(b, c, g, xhat, &r.column, true);
+  grouped r = rows_of(c, 1, 2);
+  centred_norm_backward(b, c, &r, 3);
 }
 
 /* The epsilon of _fused_rms_norm when it is None: the input dtype's own. */
@@ -158,11 +169,11 @@ static void lower_rms_norm(shlo *b, ttc_lower *c) {
   if (refuse_complex(c, 0)) {
     return;
   }
-  rows r = rows_of(c, 0, 1);
+  grouped r = rows_of(c, 0, 1);
   ttc_dtype d = op_type(c, 0);
   ttc_val x = as4(b, op_in_as(c, 0, d), r.data);
   ttc_val eps = op_given(c, 3) ? op_num(c, 3, 0, d) : shlo_const_f(b, d, default_eps(op_in_dtype(c, 0)), 0, NULL);
-  ttc_val rstd = inverse_std(b, ttc__mean_keep(b, shlo_mul(b, x, x), &r.row), eps);
+  ttc_val rstd = inverse_std(b, ttc__mean_keep(b, shlo_mul(b, x, x), &r.within), eps);
   ttc__give(b, c, 0, times(b, shlo_mul(b, x, rstd), maybe_in(b, c, 2, d, r.weight)));
   ttc__give(b, c, 1, rstd);
 }
@@ -172,34 +183,29 @@ static void lower_rms_norm_backward(shlo *b, ttc_lower *c) {
   if (refuse_complex(c, 1)) {
     return;
   }
-  rows r = rows_of(c, 1, 2);
+  grouped r = rows_of(c, 1, 2);
   ttc_dtype d = op_type(c, 1);
   ttc_val g = as4(b, op_in_as(c, 0, d), r.data), x = as4(b, op_in_as(c, 1, d), r.data);
   ttc_val rstd = as4(b, op_in_as(c, 3, d), r.stat);
   ttc_val xhat = shlo_mul(b, x, rstd);
   if (op_wanted(c, 0)) {
     ttc_val h = times(b, g, maybe_in(b, c, 4, d, r.weight));
-    ttc__give(b, c, 0, input_gradient(b, h, xhat, rstd, &r.row, false));
+    ttc__give(b, c, 0, input_gradient(b, h, xhat, rstd, &r.within, false));
   }
-  parameter_gradients(b, c, g, xhat, &r.column, false);
+  parameter_gradients(b, c, g, xhat, &r.across, false);
 }
 
 /* ---- group norm: [N, groups, channels a group, HxW], statistics over the last two */
 
-typedef struct groups {
-  view4 data, stat, weight;
-  ttc__axes group, sample;
-} groups;
-
 /* n_arg: where N, C, HxW, group begin. */
-static groups groups_of(const ttc_lower *c, int n_arg) {
+static grouped groups_of(const ttc_lower *c, int n_arg) {
   int64_t n = op_int(c, n_arg, 1), ch = op_int(c, n_arg + 1, 1), hw = op_int(c, n_arg + 2, 1), g = op_int(c, n_arg + 3, 1);
   int64_t each = g > 0 ? ch / g : 0;
-  return (groups){.data = {{n, g, each, hw}},
-                  .stat = {{n, g, 1, 1}},
-                  .weight = {{1, g, each, 1}},
-                  .group = {.n = 2, .at = {2, 3}},
-                  .sample = {.n = 2, .at = {0, 3}}};
+  return (grouped){.data = {{n, g, each, hw}},
+                   .stat = {{n, g, 1, 1}},
+                   .weight = {{1, g, each, 1}},
+                   .within = {.n = 2, .at = {2, 3}},
+                   .across = {.n = 2, .at = {0, 3}}};
 }
 
 /* native_group_norm(input, weight, bias, N, C, HxW, group, eps) -> y, mean, rstd */
@@ -207,16 +213,8 @@ static void lower_group_norm(shlo *b, ttc_lower *c) {
   if (refuse_complex(c, 0)) {
     return;
   }
-  groups r = groups_of(c, 3);
-  ttc_dtype d = op_type(c, 0);
-  ttc_val x = as4(b, op_in_as(c, 0, d), r.data), mean, var;
-  moments(b, x, &r.group, &mean, &var);
-  ttc_val rstd = inverse_std(b, var, op_num(c, 7, 0, d));
-  ttc_val y = normalise(b, x, mean, rstd);
-  y = plus(b, times(b, y, maybe_in(b, c, 1, d, r.weight)), maybe_in(b, c, 2, d, r.weight));
-  ttc__give(b, c, 0, y);
-  ttc__give(b, c, 1, mean);
-  ttc__give(b, c, 2, rstd);
+  grouped r = groups_of(c, 3);
+  centred_norm(b, c, &r, 1, 7);
 }
 
 /* native_group_norm_backward(g, input, mean, rstd, weight, N, C, HxW, group, output_mask) */
@@ -224,16 +222,8 @@ static void lower_group_norm_backward(shlo *b, ttc_lower *c) {
   if (refuse_complex(c, 1)) {
     return;
   }
-  groups r = groups_of(c, 5);
-  ttc_dtype d = op_type(c, 1);
-  ttc_val g = as4(b, op_in_as(c, 0, d), r.data), x = as4(b, op_in_as(c, 1, d), r.data);
-  ttc_val mean = as4(b, op_in_as(c, 2, d), r.stat), rstd = as4(b, op_in_as(c, 3, d), r.stat);
-  ttc_val xhat = normalise(b, x, mean, rstd);
-  if (op_wanted(c, 0)) {
-    ttc_val h = times(b, g, maybe_in(b, c, 4, d, r.weight));
-    ttc__give(b, c, 0, input_gradient(b, h, xhat, rstd, &r.group, true));
-  }
-  parameter_gradients(b, c, g, xhat, &r.sample, true);
+  grouped r = groups_of(c, 5);
+  centred_norm_backward(b, c, &r, 2);
 }
 
 /* ---- batch norm: [N, C, 1, rest], statistics over all but C */
