@@ -63,6 +63,16 @@ def steps(device, name, wrap=lambda f: f, n=5, **kwargs):
     return params
 
 
+def steps_at(rate, name, n):
+    """Parameters on the CPU after n steps at one rate."""
+    params = parameters("cpu")
+    optimizer = getattr(torch.optim, name)(params, lr=rate)
+    for i in range(n):
+        gradients(params, i)
+        optimizer.step()
+    return params
+
+
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("backend", [{"backend": "tpu"}, {}], ids=["named", "default"])
 def test_the_fused_ones_are_never_traced(name, backend):
@@ -90,6 +100,26 @@ def test_one_of_the_users_own_is_traced():
     before = traced()
     compiled(Mine(params).step)()
     assert traced() > before
+
+
+@pytest.mark.parametrize("name", ["NAdam", "RMSprop", "Adamax", "Adadelta"])
+def test_a_traced_step_is_one_program(name):
+    params = parameters(DEV)
+    optimizer = getattr(torch.optim, name)(params, lr=0.1)
+    step = compiled(optimizer.step)
+    for i in range(3):
+        gradients(params, i)
+        step()
+    with Names() as names:
+        gradients(params, 3)
+        names.found.clear()
+        step()
+    assert names.found <= {"_record_function_enter_new", "_record_function_exit"}  # nothing is called one by one
+    assert all(s["step"].device.type == DEV for s in optimizer.state.values())
+    close(params, steps_at(0.1, name, 4))
+    gradients(params, 4)
+    optimizer.step()  # without the compiler
+    close(params, steps_at(0.1, name, 5))
 
 
 def test_options_hold_for_the_step_too():
@@ -224,12 +254,7 @@ def test_stances(stance):
         gradients(params, 1)
         step()
     assert ("_fused_adamw_" in names.found) == (stance != "force_eager")
-    want = parameters("cpu")
-    optimizer = torch.optim.AdamW(want, lr=0.1)
-    for i in range(2):
-        gradients(want, i)
-        optimizer.step()
-    close(params, want)
+    close(params, steps_at(0.1, "AdamW", 2))
 
 
 def test_other_devices_are_traced_as_ever():

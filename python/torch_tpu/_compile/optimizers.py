@@ -146,6 +146,25 @@ def _without_gradients(step: Any) -> types.FunctionType | None:
 
 
 @functools.cache
+def _count_on_the_device() -> None:
+    """An optimizer that is traced before its first step counts steps on the device, as PyTorch has it on CUDA. On the CPU all that is
+    made of a parameter's count would be ops called one by one."""
+    from torch._dynamo.variables.optimizer import OptimizerVariable
+
+    inner = getattr(OptimizerVariable, "_set_capturable", None)
+    if inner is None:
+        return
+
+    def set_capturable(self: Any, tx: Any) -> None:
+        for group in self.value.param_groups:
+            if "capturable" in group and all(p.device.type == "tpu" and p not in self.value.state for p in group["params"]):
+                group["capturable"] = True
+        inner(self, tx)
+
+    OptimizerVariable._set_capturable = set_capturable  # type: ignore[method-assign]
+
+
+@functools.cache
 def _replace() -> frozenset[types.CodeType]:
     """Steps are taken as they should be from now on. Given is what Dynamo need not trace."""
     hooks = sys.modules["torch.optim.optimizer"].Optimizer.profile_hook_step(lambda self: None)
@@ -162,5 +181,6 @@ def _replace() -> frozenset[types.CodeType]:
 
 def follow() -> None:
     """Called for every function that is compiled, for ``torch._dynamo.reset`` forgets it."""
+    _count_on_the_device()
     for code in _replace():
         skip_code(code)
