@@ -147,7 +147,7 @@ def _without_gradients(step: Any) -> types.FunctionType | None:
 
 @functools.cache
 def _count_on_the_device() -> None:
-    """An optimizer that is traced before its first step counts steps on the device, as PyTorch has it on CUDA. On the CPU all that is
+    """An optimizer that is traced before its first step counts steps on the device, as on CUDA. On the CPU all that is
     made of a parameter's count would be ops called one by one."""
     from torch._dynamo.variables.optimizer import OptimizerVariable
 
