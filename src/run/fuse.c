@@ -12,6 +12,7 @@
 
 #define MAX_PIECES 4096u
 #define MAX_PROGRAMS 1024u       /* about 100 kB each on XLA:CPU */
+#define MAX_WAITING 256u         /* programs being made; who wants one more asks again when its trace has come again */
 #define FORGOTTEN_PART 16u       /* of them at a time, the longest unused */
 #define MAX_VARIANTS 4u          /* of a piece, that have programs */
 #define MAX_LISTED 32u           /* of a piece */
@@ -406,7 +407,7 @@ static variant *program_of(ttc_device *dev, uint32_t n, piece *p) {
     exact->seen++;
     bool known = exact->seen >= SEEN_BEFORE || p->seen > SEEN_BEFORE;
     bool wasteful = best != NULL && exact->seen >= SEEN_OFTEN && given_in_vain(f, best) > MAX_MORE_NBYTE;
-    if (coming ? wasteful : known) {
+    if ((coming ? wasteful : known) && ttc__pool_nlater(dev) < MAX_WAITING) {
       take_more(f, p, exact);
       p->nasked++;
       f->nprogram++;

@@ -178,6 +178,29 @@ static long by_bits(const ten *x, unsigned bits) {
   return executes() - before;
 }
 
+/* Traces that come faster than their programs can be made: some are left out, and asked for when they come again. */
+static void too_many(void) {
+  ten x[2] = {empty(TTC_F32, DIMS(3)), empty(TTC_F32, DIMS(12))};
+  float zeros[12] = {0};
+  OK(put(&x[0], zeros));
+  OK(put(&x[1], zeros));
+  uint64_t programs = fused().programs;
+  fake_delay("PJRT_Client_Compile", 5);
+  for (unsigned bits = 0; bits < 400; bits++) {
+    (void)by_bits(x, bits);
+    (void)by_bits(x, bits);
+  }
+  CHECK(fused().compiling <= 256);
+  CHECK(fused().programs - programs < 400);
+  fake_delay(NULL, 0);
+  OK(ttc_device_wait_fused(dev, &err));
+  (void)by_bits(x, 399);
+  OK(ttc_device_wait_fused(dev, &err));
+  CHECK_EQ(by_bits(x, 399), 1);
+  ttc_store_release(x[0].store);
+  ttc_store_release(x[1].store);
+}
+
 /* A process that meets ever new traces does not keep the programs of all. */
 static void ever_new(void) {
   ten x[2] = {empty(TTC_F32, DIMS(2)), empty(TTC_F32, DIMS(11))};
@@ -187,6 +210,9 @@ static void ever_new(void) {
   for (unsigned bits = 0; bits < 1200; bits++) {
     (void)by_bits(x, bits);
     (void)by_bits(x, bits);
+    if (bits % 64 == 0) {
+      OK(ttc_device_wait_fused(dev, &err));
+    }
   }
   OK(ttc_device_wait_fused(dev, &err));
   CHECK_EQ(by_bits(x, 1199), 1);
@@ -279,6 +305,7 @@ int main(void) {
   in_place();
   loop();
   other_modes();
+  too_many();
   ever_new();
   OK(ttc_device_synchronize(dev, &err));
   CHECK_EQ(stats().live_nbyte, 0);
