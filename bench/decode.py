@@ -129,25 +129,27 @@ def alone(model: Any, prompt: torch.Tensor, mode: str, tokens: int) -> list[dict
 
 def eager(args: argparse.Namespace) -> None:
     """Strict and DeferAndFuse, each in a process with an empty disk cache. Every token makes
-    the cache, and with it most shapes, one longer."""
+    the cache, and with it most shapes, one longer: "exact" is Strict with a program for each length."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for mode in ("strict", "fuse"):
+    for name in ("exact", "strict", "fuse"):
+        mode = "fuse" if name == "fuse" else "strict"
         more = [f"--layers={args.layers}"] if args.layers is not None else []
         command = [sys.executable, "-m", "bench.decode", "--alone", mode, f"--tokens={args.tokens}", f"--cpu={args.cpu}", *more]
         with tempfile.TemporaryDirectory(prefix="bench-cache-") as cache:
-            env = {**os.environ, "TORCH_TPU_CACHE_DIR": f"{cache}/tpu"}
+            env = {**os.environ, "TORCH_TPU_CACHE_DIR": f"{cache}/tpu", "TORCH_TPU_EAGER_LENGTHS": "0" if name == "exact" else "1"}
             out = subprocess.run(command, env=env, cwd=pool.ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-        found[mode] = json.loads(out.splitlines()[-1])
+        found[name] = json.loads(out.splitlines()[-1])
     keys = ("wall", "cpu", "compiled", "fused")
     body = [
-        [f"{mode}, {which}", *(pool.number(r[k]) for k in keys)]
-        for mode, rs in found.items()
+        [f"{name}, {which}", *(pool.number(r[k]) for k in keys)]
+        for name, rs in found.items()
         for which, r in zip(("first", "again"), rs, strict=True)
     ]
     title = f"{args.layers or 'All'} layers, {args.tokens} tokens with DynamicCache, one core"
     pool.print_body(title, body, ["tokens a second", "a CPU second", "programs compiled", "fused programs so far"])
-    ratios = [fuse["wall"] / strict["wall"] for strict, fuse in zip(found["strict"], found["fuse"], strict=True)]
-    print(f"times Strict's tokens a second: first {ratios[0]:.2f}, again {ratios[1]:.2f}")
+    for beside in ("exact", "strict"):
+        ratios = [fuse["cpu"] / other["cpu"] for other, fuse in zip(found[beside], found["fuse"], strict=True)]
+        print(f"fuse, times the tokens a CPU second of {beside}: first {ratios[0]:.2f}, again {ratios[1]:.2f}")
     pool.save("decode-fuse", args, found)
     if len({str(r["tokens"]) for rs in found.values() for r in rs}) != 1:
         raise SystemExit("the tokens differ")
