@@ -63,27 +63,29 @@ def _left_open(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
-def _is_plain(x: torch.Tensor) -> bool:
-    return type(x) in _PLAIN and x.device.type == "tpu" and x.layout is torch.strided and x.dtype.is_floating_point
-
-
 def _fits(optimizer: torch.optim.Optimizer) -> bool:
     """Whether parameters and gradients are what the fused form takes. It counts steps on the device; Dynamo would move them too."""
     some = False
     for group in optimizer.param_groups:
-        started = set()
+        started, momentum = set(), group.get("momentum")
         for p in group["params"]:
-            if p.grad is None:
+            grad = p.grad
+            if grad is None:
                 continue
-            if not (_is_plain(p) and _is_plain(p.grad) and p.grad.dtype is p.dtype):
+            dtype = grad.dtype
+            if type(grad) not in _PLAIN or type(p) not in _PLAIN or grad.layout is not torch.strided or p.device.type != "tpu":
+                return False
+            if dtype is not p.dtype or not dtype.is_floating_point:
                 return False
             some = True
-            state = optimizer.state.get(p, {})
-            started.add(state.get("momentum_buffer") is not None)
-            if "step" in state and state["step"].is_cpu:
-                state["step"] = state["step"].to(p.device, torch.float32)
-        if group.get("momentum") and len(started) > 1:  # some parameters have a gradient for the first time
+            if momentum:
+                started.add(optimizer.state.get(p, {}).get("momentum_buffer") is not None)
+        if len(started) > 1:  # some parameters have a gradient for the first time
             return False
+    for p, state in optimizer.state.items():
+        count = state.get("step")
+        if count is not None and count.is_cpu:
+            state["step"] = count.to(p.device, torch.float32)
     return some
 
 
