@@ -1,5 +1,6 @@
 """The short way into compiled functions: the same as Dynamo's, whatever changes between calls."""
 
+import gc
 import threading
 
 import pytest
@@ -181,6 +182,26 @@ def test_threads():
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert bad == []
+
+
+def test_compiled_again_after_what_it_was_compiled_for_has_gone():
+    def made():
+        (p,) = params = [torch.nn.Parameter(ones(3))]
+        p.grad = ones(3)
+        optimizer = torch.optim.NAdam(params, lr=0.1)
+        step = optimizer.step.__wrapped__.__wrapped__  # without what ends the graph
+        return torch.compile(lambda: step(optimizer), backend="tpu"), p
+
+    seen = []
+    with torch.no_grad():
+        for _ in range(3):
+            g, p = made()
+            g()
+            g()
+            seen.append(p.tolist())
+            del g, p
+            gc.collect()
+    assert seen[1:] == seen[:2]
 
 
 def test_a_fake_tensor_is_refused_by_a_program():

@@ -73,6 +73,8 @@ def _ways(fn: types.FunctionType, backend: Any) -> list[_Way]:
 
     found = []
     for entry in _debug_get_cache_entry_list(fn.__code__):
+        if entry.code is None:  # what it was compiled for is gone
+            continue
         graphs = [n for n in entry.code.co_names if n.startswith("__compiled_fn")]
         resumes = any("resume" in n for n in entry.code.co_names)
         if (
