@@ -90,6 +90,14 @@ def test_one_that_is_told_how_to_step_is_traced(told):
     close(got, steps("cpu", "AdamW"))
 
 
+@pytest.mark.parametrize("name", ["AdamW", "NAdam"])
+def test_a_step_as_one_graph(name):
+    before = torch.tpu.compile_stats()["graphs"]
+    got = steps(DEV, name, lambda f: compiled(f, fullgraph=True), n=1)
+    assert torch.tpu.compile_stats()["graphs"] == before + 1
+    close(got, steps("cpu", name, n=1))
+
+
 def test_one_of_the_users_own_is_traced():
     class Mine(torch.optim.AdamW):
         def _init_group(self, group, *lists):

@@ -10,6 +10,7 @@ what PyTorch wraps around it ends each graph and has nothing to trace.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import types
 import weakref
@@ -17,11 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C._dynamo.eval_frame import set_eval_frame
+from torch._C._dynamo.eval_frame import set_code_exec_strategy, set_eval_frame
 from torch._dynamo.eval_frame import skip_code
+from torch._dynamo.types import FrameAction, FrameExecStrategy
 
 from torch_tpu import _settings
-from torch_tpu._compile.entry import _backend_of
 from torch_tpu._core import core
 
 _FUSED = (torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad)  # AdamW is an Adam
@@ -46,7 +47,13 @@ def _asked(optimizer: torch.optim.Optimizer, callback: Any) -> bool:
     """Whether the optimizer steps in a function that this backend compiles, as Dynamo's callback tells."""
     if callback is None:
         return False
-    return optimizer in _mine if callback is False else _is_ours(_backend_of(callback))  # False: nothing new is compiled
+    if callback is False:  # nothing new is compiled
+        return optimizer in _mine
+    while hasattr(callback, "_torchdynamo_orig_backend"):
+        if getattr(callback, "_one_graph", False):  # fullgraph=True is meant
+            return False
+        callback = callback._torchdynamo_orig_backend
+    return _is_ours(callback)
 
 
 def _own(method: Any) -> Any:
@@ -186,3 +193,6 @@ def follow() -> None:
     _count_on_the_device()
     for code in _replace():
         skip_code(code)
+    timer = torch.autograd.profiler.record_function
+    for method in (timer.__init__, timer.__enter__, timer.__exit__):  # around each step: they and what they call need no tracing
+        set_code_exec_strategy(inspect.unwrap(method).__code__, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
