@@ -530,7 +530,7 @@ void ttc__wide_free(ttc__wide *w) {
 
 /* Of the length alone, so that what grows together has one bound: fourfold while that is little, then twofold, then an eighth. */
 int64_t ttc__bound_of(int64_t length, int64_t place_nbyte) {
-  int64_t bound = 64;
+  int64_t bound = 128;
   while (bound <= length) {
     bound *= 4 * bound * place_nbyte <= SMALL_NBYTE ? 4 : 2;
   }
