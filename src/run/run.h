@@ -124,7 +124,7 @@ struct ttc_device {
   ttc__lock dispatch;
   ttc__map *plans;
   ttc__site site;
-  ttc__wide wide;       /* the call as look_up made it wide .. */
+  ttc__wide wide;       /* the call as plans.c made it wide .. */
   bool widened;         /* .. if it did */
   ttc__growth *growths; /* [TTC__GROWTHS], NULL: lengths are never numbers */
   int precision;        /* of products, as the key in site has it */
@@ -302,8 +302,15 @@ void ttc__queue_hurry(ttc_device *dev);
 /* ---- fuse.c */
 void ttc__fuse_cut(ttc_device *dev, ttc_cut reason); /* all that is kept back goes to the queue. Dispatch lock not held */
 
-/* ---- call.c */
-ttc_plan *ttc__plan_new(ttc_device *dev, uint32_t op); /* dispatch lock held */
+/* ---- plans.c, dispatch lock held */
+ttc_plan *ttc__plan_new(ttc_device *dev, uint32_t op);
+/* The plan for the call, its key left in dev->site; NULL: there is none. Where dev->widened is set both are of dev->wide.call. */
+ttc_plan *ttc__look_up(ttc_device *dev, const ttc_call *call, bool *no_memory);
+/* Make the plan for the call that was looked up last, and have it compiled. */
+ttc_status ttc__define(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_plan **out, ttc_error *err);
+/* For the call just looked up, which has that plan: give it the one without checks; its text, which was not kept. */
+void ttc__define_bare(ttc_device *dev, const ttc_call *call, ttc_plan *plan);
+void ttc__define_text(ttc_device *dev, const ttc_call *call, ttc_plan *plan);
 
 /* ---- event.c */
 /* A result is let go of, perhaps before it is computed: remember to wait for it. any thread */
