@@ -251,3 +251,20 @@ def test_lstsq_without_full_rank():
     want, got = LA.lstsq(a, b.unsqueeze(1), driver="gelsd"), LA.lstsq(a.to("tpu"), b.unsqueeze(1).to("tpu"), driver="gelsd")
     torch.testing.assert_close(got.solution.cpu(), want.solution)
     assert got.rank.item() == 2 and got.residuals.numel() == want.residuals.numel() == 0
+
+
+@pytest.mark.parametrize(
+    "rows, columns, inner", [(512, 384, 512), (256, 64, 600), (1024, 1000, 512), (512, 512, 512), (520, 64, 512)]
+)
+@pytest.mark.parametrize("how", ["eager", "compiled"])
+def test_product_with_a_transposed_left_side(rows: int, columns: int, inner: int, how: str) -> None:
+    """A weight's gradient gᵀ·x: simulated devices compute some shapes as (xᵀ·g)ᵀ."""
+    g, x, c = (torch.randn(n, m) for n, m in ((inner, rows), (inner, columns), (rows, columns)))
+
+    def products(g: torch.Tensor, x: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return g.t() @ x, torch.addmm(c, g.t(), x, beta=0.5, alpha=2), (g.t() @ x).t()
+
+    run = products if how == "eager" else torch.compile(products, backend="tpu", dynamic=False)
+    for got, expected in zip(run(g.to("tpu"), x.to("tpu"), c.to("tpu")), products(g, x, c), strict=True):
+        torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-3)
+        assert got.stride() == expected.stride()

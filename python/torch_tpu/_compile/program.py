@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -135,7 +136,7 @@ class Program:
 class Stage:
     """A program, or where it cannot be one its ops one by one."""
 
-    def __init__(self, program: Program, calls: list[_Call]) -> None:
+    def __init__(self, program: Program, calls: list[_Call | _Items]) -> None:
         self.program: Program | None = program
         self.calls = calls
 
@@ -156,6 +157,18 @@ refused: dict[str, Exception] = {}
 """Why a stage is not run as a program, for bug reports."""
 
 
+def _reader(arg: Any) -> Callable[[list[Any]], Any]:
+    """What gives an argument of an op out of a call's environment; lists of values and constants need no search for places."""
+    if isinstance(arg, Place):
+        return operator.itemgetter(int(arg))
+    if type(arg) is list and len(arg) > 1 and all(isinstance(e, Place) for e in arg):
+        get = operator.itemgetter(*map(int, arg))
+        return lambda env: list(get(env))
+    if isinstance(arg, list | tuple | dict):
+        return lambda env: fill(arg, env)
+    return lambda env: arg
+
+
 class _Call:
     """One op called as in eager mode."""
 
@@ -163,14 +176,48 @@ class _Call:
         self.node = node
         self.target: Any = node.target
         self.out = slot[node]
-        self.args = fx.node.map_arg(node.args, lambda n: Place(slot[n]))
-        self.kwargs = fx.node.map_arg(node.kwargs, lambda n: Place(slot[n]))
+        self.args = [_placed(a, slot) for a in node.args]
+        self.readers = [_reader(a) for a in self.args]
+        self.named = {k: _reader(_placed(a, slot)) for k, a in node.kwargs.items()}
 
     def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
-        got = self.target(*fill(self.args, env), **fill(self.kwargs, env))
+        got = self.target(*[read(env) for read in self.readers], **{k: read(env) for k, read in self.named.items()})
         if isinstance(got, tuple) and any(v is None for v in got):  # fused attention's seeds, which nobody reads
             got = tuple(torch.empty(0, device="tpu") if v is None else v for v in got)
         env[self.out] = got
+
+
+def _placed(arg: Any, slot: dict[fx.Node, int]) -> Any:
+    """``arg`` with places for its nodes, in plain lists."""
+    got = fx.node.map_arg(arg, lambda n: Place(slot[n]))
+    return list(got) if isinstance(got, list) else got
+
+
+class _Items:
+    """Those of a list of results, as an optimizer has many."""
+
+    def __init__(self, source: int, items: list[tuple[int, int]]) -> None:
+        self.source, self.items = source, items
+
+    def __call__(self, env: list[Any], values: tuple[int, ...]) -> None:
+        got = env[self.source]
+        for out, k in self.items:
+            env[out] = got[k]
+
+
+def _calls(nodes: list[fx.Node], slot: dict[fx.Node, int]) -> list[_Call | _Items]:
+    """The nodes called one by one. What is taken from one list is taken at once."""
+    calls: list[_Call | _Items] = []
+    for n in nodes:
+        if n.target is not operator.getitem or not isinstance(n.args[0], fx.Node) or not isinstance(n.args[1], int):
+            calls.append(_Call(n, slot))
+            continue
+        source, last = slot[n.args[0]], calls[-1] if calls else None
+        if isinstance(last, _Items) and last.source == source:
+            last.items.append((slot[n], n.args[1]))
+        else:
+            calls.append(_Items(source, [(slot[n], n.args[1])]))
+    return calls
 
 
 class _Forget:
@@ -208,7 +255,7 @@ class Compiled(Saved):
         done = {n: max([stage.get(n, 0), *(stage.get(u, end) for u in n.users)]) for n in nodes if n not in returned}
         for at in range(end + 1):
             here = [n for n in nodes if stage.get(n) == at]
-            calls = [_Call(n, slot) for n in here]
+            calls = _calls(here, slot)
             if at % 2 == 0:
                 self.steps += calls
             elif here:
