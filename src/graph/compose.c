@@ -36,8 +36,11 @@ enum { MAX_PACKS = 32 };
 
 typedef struct slot {
   int32_t version;   /* of `versions`; -1: not met yet */
+  int32_t first;     /* the one that a part made first; -1: none */
   int32_t param;     /* of @main; -1: none */
   bool gives;        /* what is written to it may take its memory */
+  int32_t lends;     /* 1 + the slot whose contents take the memory of this one, which is not written; 0: none */
+  bool borrows;      /* some slot lends to this one */
   uint64_t *readers; /* set of parts that read what it held at first */
   span type;
 } slot;
@@ -45,6 +48,7 @@ typedef struct slot {
 /* A value that a slot holds for a while. */
 typedef struct version {
   uint32_t part, result; /* part UINT32_MAX: a parameter, `result` its number */
+  uint32_t slot;
   uint32_t nreader, fan; /* fan: summed over its readers, see function */
   uint32_t cost;         /* operations to compute it from what is kept */
   bool barred;           /* it went through a barrier */
@@ -235,8 +239,8 @@ static bool same(span a, span b) {
   return a.n == b.n && memcmp(a.at, b.at, a.n) == 0;
 }
 
-static uint32_t add_version(composer *c, uint32_t part, uint32_t result) {
-  c->versions[c->nversion] = (version){.part = part, .result = result};
+static uint32_t add_version(composer *c, uint32_t of, uint32_t part, uint32_t result) {
+  c->versions[c->nversion] = (version){.part = part, .result = result, .slot = of};
   return c->nversion++;
 }
 
@@ -264,7 +268,7 @@ static bool read_before(const composer *c, const slot *q, uint32_t writer) {
 static bool read_slot(composer *c, uint32_t part, uint32_t s, span type, uint32_t fan) {
   slot *q = &c->slots[s];
   if (q->version < 0) {
-    q->version = (int32_t)add_version(c, UINT32_MAX, s);
+    q->version = (int32_t)add_version(c, s, UINT32_MAX, s);
     q->param = 0; /* numbered later */
     q->type = type;
   }
@@ -354,7 +358,8 @@ static bool visit_part(composer *c, uint32_t i) {
       at->gives = read_before(c, at, i);
     }
     at->type = f->results[k];
-    at->version = (int32_t)add_version(c, i, k);
+    at->version = (int32_t)add_version(c, s, i, k);
+    at->first = at->first < 0 ? at->version : at->first;
   }
   return true;
 }
@@ -363,6 +368,33 @@ static bool is_result(const composer *c, uint32_t s) {
   const ttc__fused_slot *q = &c->in->slots[s];
   int32_t v = c->slots[s].version;
   return v >= 0 && c->versions[v].part != UINT32_MAX && (q->outside || q->alive);
+}
+
+/* What a fresh result's part reads, whose reader it is the last of, and dies with it: a cache that is put together anew, one place
+ * longer, is written where it was. */
+static void lend(composer *c, uint32_t s) {
+  slot *from = &c->slots[s];
+  for (uint32_t k = 0; k < c->nversion && from->lends == 0; k++) {
+    const version *v = &c->versions[k];
+    if (v->part != UINT32_MAX && v->slot != s && c->slots[v->slot].first == (int32_t)k) {
+      slot *to = &c->slots[v->slot];
+      bool reads = (from->readers[v->part / 64] >> v->part % 64 & 1) != 0;
+      if (reads && !to->borrows && !c->in->slots[v->slot].outside && is_result(c, v->slot) && same(to->type, from->type) &&
+          read_before(c, from, v->part)) {
+        from->lends = (int32_t)v->slot + 1;
+        to->borrows = true;
+      }
+    }
+  }
+}
+
+static void find_lenders(composer *c) {
+  for (uint32_t s = 0; s < c->in->nslot; s++) {
+    const slot *q = &c->slots[s];
+    if (c->in->slots[s].outside && c->in->slots[s].dies && q->readers != NULL && c->versions[q->version].part == UINT32_MAX) {
+      lend(c, s);
+    }
+  }
 }
 
 /* ---------------------------------------------------------------------------------------------------------- writing */
@@ -518,7 +550,7 @@ static bool list_params(composer *c, ttc__lowered *out) {
   for (uint32_t s = 0; s < c->in->nslot; s++) {
     if (c->slots[s].param >= 0) {
       c->slots[s].param = (int32_t)out->nparam;
-      out->params[out->nparam++] = (ttc__param){.kind = TTC__PARAM_STORE, .i = own};
+      out->params[out->nparam++] = (ttc__param){.kind = TTC__PARAM_STORE, .i = own, .k = c->slots[s].lends != 0};
     }
     own += c->in->slots[s].outside ? 1 : 0;
   }
@@ -554,6 +586,15 @@ static bool list_products(composer *c, ttc__lowered *out) {
   return out->products != NULL;
 }
 
+/* Which result of @main slot s is. */
+static int results_before(const composer *c, int32_t s) {
+  int n = 0;
+  for (int32_t k = 0; k < s; k++) {
+    n += is_result(c, (uint32_t)k) ? 1 : 0;
+  }
+  return n;
+}
+
 /* "%arg0: T {tf.aliasing_output = 2 : i32}, ..". */
 static void put_params(composer *c) {
   ttc__str *s = &c->body;
@@ -564,8 +605,9 @@ static void put_params(composer *c) {
     if (c->slots[i].param >= 0) {
       ttc__str_addf(s, "%s%%arg%u: ", k > 0 ? ", " : "", k);
       put(s, c->slots[i].type);
-      if (result_too && c->slots[i].gives) {
-        ttc__str_addf(s, " {tf.aliasing_output = %d : i32}", result);
+      int to = result_too && c->slots[i].gives ? result : c->slots[i].lends != 0 ? results_before(c, c->slots[i].lends - 1) : -1;
+      if (to >= 0) {
+        ttc__str_addf(s, " {tf.aliasing_output = %d : i32}", to);
       }
       k++;
     }
@@ -663,7 +705,7 @@ static bool allocate(composer *c, uint32_t nnumber, uint32_t nproduct) {
   c->before = calloc((size_t)in->npart * c->nset + 1, sizeof *c->before);
   c->known = ttc__map_new();
   for (uint32_t s = 0; c->slots != NULL && s < in->nslot; s++) {
-    c->slots[s] = (slot){.version = -1, .param = -1};
+    c->slots[s] = (slot){.version = -1, .first = -1, .param = -1};
   }
   return c->functions != NULL && c->function_of != NULL && c->slots != NULL && c->versions != NULL && c->pack_of != NULL &&
          c->at != NULL && c->before != NULL && c->known != NULL;
@@ -684,6 +726,7 @@ static ttc_status build(composer *c, ttc__lowered *out, uint32_t **places, ttc_e
       c->versions[c->slots[s].version].nreader++;
     }
   }
+  find_lenders(c);
   *places = calloc(c->nnumber + 1, sizeof **places);
   if (*places == NULL || !list_params(c, out) || !list_products(c, out)) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of memory");

@@ -15,6 +15,7 @@ typedef struct ttc__fused_slot {
   const ttc__base *base;
   bool outside; /* it had contents before, and keeps what is written to it */
   bool alive;   /* somebody may read it afterwards */
+  bool dies;    /* outside: nobody had it but the calls, so its memory may become a fresh result's */
 } ttc__fused_slot;
 
 typedef struct ttc__composition {

@@ -619,6 +619,27 @@ void *ttc__lower_data(const ttc_lower *c) {
   return ttc__op_data(c->call->op);
 }
 
+/* A result that is open goes on where the first tensor ends (aten::cat): where nobody else has that, it need not be copied. */
+static void lend_first(program *p, ttc__lowered *out, const ttc__base *base) {
+  const ttc__lower_in *in = p->in;
+  const ttc_arg *a = &in->call->args[0];
+  if (in->out_open == 0 || in->open == NULL || ttc__op_row(in->call->op)->pad != PAD_JOIN || a->kind != TTC_ARG_TENSORS ||
+      in->open[0].kind != TTC__OPEN_WHOLE || ttc__absent(&a->tensor[0])) {
+    return;
+  }
+  const ttc__base *from = &in->bases[in->slots[0]];
+  const ttc_tensor *t = &a->tensor[0];
+  size_t n = base->ndim * sizeof *base->dims;
+  bool whole = from->dtype == base->dtype && from->ndim == base->ndim && t->ndim == base->ndim && t->offset == 0 &&
+               memcmp(from->dims, base->dims, n) == 0 && memcmp(t->sizes, base->dims, n) == 0;
+  for (uint32_t i = 0; whole && ttc__is_dense(t->ndim, t->sizes, t->strides) && i < p->nparam; i++) {
+    if (p->params[i].kind == TTC__PARAM_STORE && p->params[i].i == in->slots[0]) {
+      p->params[i].k = 1;
+      shlo_param_alias(p->b, (int)i, (int)out->nproduct);
+    }
+  }
+}
+
 /* Put the results where they belong; one product a fresh output and one a written slot. */
 static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
   const ttc__lower_in *in = p->in;
@@ -639,6 +660,7 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
       if (in->writes != NULL && in->writes[k] >= 0) {
         shlo_param_alias(p->b, in->writes[k], (int)out->nproduct);
       }
+      lend_first(p, out, &product.base);
       shlo_result(p->b, ttc__to_physical(p->b, rets[k], &in->outs[k], &product.base));
       out->products[out->nproduct++] = product;
       continue;

@@ -221,6 +221,11 @@ static bool reserve_scratch(ttc_device *dev, uint32_t n) {
       return false;
     }
     dev->scratch = p;
+    int64_t *kept = realloc(dev->kept, n * sizeof *kept);
+    if (kept == NULL) {
+      return false;
+    }
+    dev->kept = kept;
     dev->scratch_cap = n;
   }
   return true;
@@ -233,12 +238,27 @@ static void free_leftovers(ttc_device *dev, leftovers *left) {
   left->n = 0;
 }
 
+/* The arguments whose memory the program must leave alone, though it may be handed on to a result: those of stores that somebody
+ * else has too. */
+static uint32_t keep_back(ttc_device *dev, const record *r) {
+  const ttc__lowered *low = &r->plan->low;
+  uint32_t n = 0;
+  for (uint32_t i = 0; (r->plan->recipe != NULL || r->plan->out_open != 0) && i < low->nparam; i++) {
+    bool lent = low->params[i].kind == TTC__PARAM_STORE && low->params[i].k != 0;
+    if (lent && atomic_load_explicit(&r->stores[low->params[i].i]->refs, memory_order_acquire) != 1) {
+      dev->kept[n++] = i;
+    }
+  }
+  return n;
+}
+
 /* A result that is missing would be taken for undefined contents. */
-static ttc_status execute(ttc_device *dev, const ttc_plan *plan, pjrt_buffer **args, pjrt_buffer **outs, ttc_error *err) {
-  uint32_t n = plan->low.nproduct;
+static ttc_status execute(ttc_device *dev, const record *r, pjrt_buffer **args, pjrt_buffer **outs, ttc_error *err) {
+  const ttc_plan *plan = r->plan;
+  uint32_t n = plan->low.nproduct, nkept = keep_back(dev, r);
   TTC_TRY(ttc__memory_check_launch(dev, pjrt_exe_temp_nbyte(plan->exe), err));
   memset(outs, 0, n * sizeof *outs);
-  TTC_TRY(pjrt_execute(plan->exe, args, plan->low.nparam, NULL, 0, outs, err));
+  TTC_TRY(pjrt_execute(plan->exe, args, plan->low.nparam, dev->kept, nkept, outs, err));
   for (uint32_t k = 0; k < n; k++) {
     if (outs[k] == NULL) {
       for (uint32_t j = 0; j < n; j++) {
@@ -258,7 +278,7 @@ static ttc_status retry(ttc_device *dev, record *r, pjrt_buffer **args, pjrt_buf
   ttc__memory_reclaim_launching(dev);
   ttc_status st = resolve(dev, r, args, left, poison, &again);
   if (st == TTC_OK) {
-    st = execute(dev, r->plan, args, outs, &again);
+    st = execute(dev, r, args, outs, &again);
   }
   if (st != TTC_OK && *poison == NULL) {
     if (r->plan->recipe == NULL) {
@@ -290,7 +310,7 @@ static ttc_status launch_plan(ttc_device *dev, record *r, ttc_error *err) {
   int64_t launch_ns = dev->trace != NULL ? ttc__now_ns() : 0;
   ttc_status st = resolve(dev, r, args, &left, &poison, err);
   if (st == TTC_OK) {
-    st = execute(dev, plan, args, outs, err);
+    st = execute(dev, r, args, outs, err);
   }
   if (st == TTC_RESOURCE_EXHAUSTED && poison == NULL) {
     st = retry(dev, r, args, outs, &left, &poison, err);

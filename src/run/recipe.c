@@ -8,7 +8,8 @@
 #include "run/fuse.h"
 
 #define MAX_FUSED_TEXT ((size_t)24 << 20)
-#define REST 64u /* times that a program is passed over after a launch failed */
+#define LENT_FROM 4096u /* bytes: smaller memory is not worth handing on */
+#define REST 64u        /* times that a program is passed over after a launch failed */
 
 void ttc__recipe_free(ttc__recipe *e) {
   if (e == NULL) {
@@ -73,6 +74,8 @@ ttc__recipe *ttc__recipe_take(ttc_device *dev, uint32_t n, const uint8_t *flags)
     memcpy(e->flags, flags, f->nslot);
     for (uint32_t s = 0; s < f->nslot; s++) {
       e->bases[s] = ttc__base_physical(&f->stores[s]->keyed.base);
+      bool dies = (uint32_t)atomic_load_explicit(&f->stores[s]->refs, memory_order_acquire) == f->held[s];
+      e->flags[s] |= (flags[s] & SLOT_OUTSIDE) != 0 && dies && f->stores[s]->nbyte >= LENT_FROM ? SLOT_DIES : 0;
       bool inside = (flags[s] & (SLOT_OUTSIDE | SLOT_ALIVE)) == 0;
       e->unwritten_nbyte += inside ? (int64_t)ttc__base_nbyte(&e->bases[s]) : 0;
     }
@@ -132,7 +135,10 @@ ttc_status ttc__recipe_join(ttc_plan *plan, ttc_error *err) {
     parts[i] = (ttc__part){.low = &part->low, .stores = e->slots + ref, .nin = e->parts[i].nstore - part->nout};
   }
   for (uint32_t s = 0, outside = 0; s < e->nslot; s++) {
-    slots[s] = (ttc__fused_slot){&e->bases[s], (e->flags[s] & SLOT_OUTSIDE) != 0, (e->flags[s] & SLOT_ALIVE) != 0};
+    slots[s] = (ttc__fused_slot){.base = &e->bases[s],
+                                 .outside = (e->flags[s] & SLOT_OUTSIDE) != 0,
+                                 .alive = (e->flags[s] & SLOT_ALIVE) != 0,
+                                 .dies = (e->flags[s] & SLOT_DIES) != 0};
     if (slots[s].outside) {
       plan->bases[outside++] = e->bases[s];
     } else if (slots[s].alive) {

@@ -150,6 +150,7 @@ struct ttc_device {
   ttc__poison *errors[MAX_ERRORS]; /* since the last synchronize, oldest first, under the launch lock */
   int nerror;
   pjrt_buffer **scratch; /* three arrays of scratch_cap: arguments, results, leftovers; under the launch lock */
+  int64_t *kept;         /* numbers of arguments, scratch_cap of them */
   uint32_t scratch_cap;
 
   pthread_t launcher;

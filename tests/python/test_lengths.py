@@ -405,3 +405,57 @@ def view_program(seed):
 @pytest.mark.parametrize("seed", range(40))
 def test_drawn_views_of_what_grows(seed):
     view_program(seed)
+
+
+def peak_of(f) -> int:
+    torch.tpu.synchronize()
+    torch.tpu.reset_peak_memory_stats()
+    before = torch.tpu.max_memory_allocated()
+    f()
+    torch.tpu.synchronize()
+    return torch.tpu.max_memory_allocated() - before
+
+
+@pytest.mark.parametrize("mode", [STRICT, FUSE], ids=["strict", "fuse"])
+def test_a_cache_that_nobody_else_has_is_written_where_it_is(mode):
+    """Its buffer is handed on from step to step; where somebody has an older one, that keeps what it held."""
+    cache = torch.zeros(1, 3, 1000, 16, device="tpu")
+    want, kept = cache.cpu(), []
+    nbyte = 2 * 4 * 3 * 2048 * 16  # of two buffers of the bound
+
+    def steps(first, n, keep):
+        nonlocal cache, want
+        for i in range(first, first + n):
+            if keep and i % 3 == 0:
+                kept.append((cache, want))
+            new = torch.full((1, 3, 1, 16), float(i))
+            cache, want = torch.cat([cache, new.to("tpu")], 2), torch.cat([want, new], 2)
+            assert (cache[:, :, -1] * 2).sum().item() == 2 * 48 * i
+            torch.tpu.compiler.wait()
+
+    with torch.tpu.set_eager_mode(mode):
+        steps(0, 12, keep=False)
+        assert peak_of(lambda: steps(12, 12, keep=False)) < nbyte
+        steps(24, 12, keep=True)
+        steps(36, 6, keep=False)
+    assert torch.equal(cache.cpu(), want)
+    for older, held in kept:
+        assert torch.equal(older.cpu(), held)
+
+
+def test_what_dies_within_a_fused_program_gives_its_memory():
+    """Not only caches: x = f(x) of a large x, and others that have x by then."""
+    g = torch.Generator().manual_seed(1)
+    start = torch.rand(300, 200, generator=g)
+    for keep in (False, True):
+        x, want, views = start.to("tpu"), start, []
+        with torch.tpu.set_eager_mode(FUSE):
+            for i in range(12):
+                if keep:
+                    views.append((x[i], want[i].clone()))
+                x, want = (x * 0.9).tanh() + 0.1, (want * 0.9).tanh() + 0.1
+                torch.testing.assert_close(x.sum().cpu(), want.sum())
+                torch.tpu.compiler.wait()
+        torch.testing.assert_close(x.cpu(), want)
+        for a, b in views:
+            torch.testing.assert_close(a.cpu(), b)
