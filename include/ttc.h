@@ -275,7 +275,7 @@ typedef struct ttc_plan ttc_plan;
 typedef struct ttc_result {
   ttc_plan *plan; /* one reference; give back with ttc_result_done */
   uint32_t nout;
-  const ttc_spec *specs; /* [nout] owned by the plan */
+  const ttc_spec *specs; /* [nout] until ttc_result_done */
   ttc_store **stores;    /* [nout] one reference each, NULL where `into` was given; array owned by the result */
   ttc_store *inline_stores[4];
 } ttc_result;

@@ -10,6 +10,14 @@ static int by_use(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
+uint64_t ttc__oldest_kept(uint64_t *uses, size_t n, size_t part) {
+  if (n == 0) {
+    return 0;
+  }
+  qsort(uses, n, sizeof *uses, by_use);
+  return uses[n / part];
+}
+
 typedef struct victim {
   const void *key;
   size_t n;
@@ -27,14 +35,11 @@ ttc_plan *ttc__plans_evict(ttc_device *dev) {
   while (uses != NULL && victims != NULL && ttc__map_next(dev->plans, &it, &key, &n, &value)) {
     uses[seen++] = ((const ttc_plan *)value)->last_use;
   }
-  if (seen != 0) {
-    qsort(uses, seen, sizeof *uses, by_use);
-    uint64_t oldest_kept = uses[seen / 4];
-    for (it = 0; ttc__map_next(dev->plans, &it, &key, &n, &value);) {
-      const ttc_plan *plan = value;
-      if (plan->last_use < oldest_kept && atomic_load(&plan->refs) == 1) { /* neither queued nor being compiled */
-        victims[nvictim++] = (victim){key, n};
-      }
+  uint64_t oldest_kept = ttc__oldest_kept(uses, seen, 4);
+  for (it = 0; oldest_kept != 0 && ttc__map_next(dev->plans, &it, &key, &n, &value);) {
+    const ttc_plan *plan = value;
+    if (plan->last_use < oldest_kept && atomic_load(&plan->refs) == 1) { /* neither queued nor being compiled */
+      victims[nvictim++] = (victim){key, n};
     }
   }
   ttc_plan *list = NULL;

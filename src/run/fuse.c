@@ -12,8 +12,8 @@
 
 #define MAX_PIECES 4096u
 #define MAX_PROGRAMS 1024u       /* about 100 kB each on XLA:CPU */
-#define MAX_WAITING 256u         /* programs being made; who wants one more asks again when its trace has come again */
 #define FORGOTTEN_PART 16u       /* of them at a time, the longest unused */
+#define MAX_WAITING 256u         /* programs being made; who wants one more asks again when its trace has come again */
 #define MAX_VARIANTS 4u          /* of a piece, that have programs */
 #define MAX_LISTED 32u           /* of a piece */
 #define MAX_MORE_NBYTE (1 << 20) /* that a program may write for the sake of other variants */
@@ -191,11 +191,6 @@ static bool is_kept(const piece *p) {
   return false;
 }
 
-static int by_use(const void *a, const void *b) {
-  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-  return (x > y) - (x < y);
-}
-
 /* Pieces with a program that were used last before this are forgotten: a process may meet ever new ones. 0: none is. */
 static uint64_t forgotten_before(ttc__fuse *f) {
   uint64_t *uses = f->nprogram >= MAX_PROGRAMS ? malloc(ttc__map_count(f->pieces) * sizeof *uses) : NULL;
@@ -206,10 +201,7 @@ static uint64_t forgotten_before(ttc__fuse *f) {
     uses[k] = ((const piece *)value)->last_use;
     k += is_kept(value) ? 1 : 0;
   }
-  if (k != 0) {
-    qsort(uses, k, sizeof *uses, by_use);
-  }
-  uint64_t before = k != 0 ? uses[k / FORGOTTEN_PART] : 0;
+  uint64_t before = ttc__oldest_kept(uses, k, FORGOTTEN_PART);
   free(uses);
   return before;
 }

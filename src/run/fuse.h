@@ -104,20 +104,21 @@ ttc_status ttc__recipe_join(ttc_plan *plan, ttc_error *err);
 ttc_status ttc__recipe_unfold(ttc_device *dev, record *r, const ttc_error *why, bool *done);
 void ttc__recipe_free(ttc__recipe *e);
 
-/* where.c. Before a call that is to be kept back, while dev->asks_lines. No lock held */
-void ttc__where_ask(void);
-/* Dispatch lock held: a program was asked for, whose lines are to be found out when it comes again; the line asked for last is that
- * of the trace's record i; e is what its first n records are part of; they are cut. The last three only while dev->asks_lines. */
+/* where.c. A program was asked for, whose lines are to be found out when it comes again. Dispatch lock held. */
 void ttc__where_begin(ttc_device *dev);
+/* From then on, while dev->asks_lines: a call is about to be kept back (no lock held); */
+void ttc__where_ask(void);
+/* it has become the trace's record i; the first n records are those of e, and are cut (dispatch lock held). */
 void ttc__where_note(ttc__fuse *f, uint32_t i);
 void ttc__where_keep(ttc_device *dev, uint32_t n, ttc__recipe *e);
 void ttc__where_cut(ttc_device *dev);
-/* Launch lock held: "train.py:12" or "" of a part; a program that may have found a fault was launched (for fused ones, and for all
- * while there is dev->checker); the fault was looked at; say which lines an op that found one is called at. */
+/* "train.py:12", or "" where nobody knows, of a part. This and what follows with the launch lock held. */
 const char *ttc__where_part(ttc__recipe *e, uint32_t i);
+/* A program that looks for faults was launched: a fused one, or any while there is dev->checker. */
 void ttc__where_checked(ttc_device *dev, ttc_plan *plan);
-void ttc__where_forget(ttc_device *dev);
+/* One was found, by this op: add to its error which lines it may have been called at. */
 void ttc__where_tell(ttc_device *dev, uint32_t op, ttc_error *err);
+void ttc__where_forget(ttc_device *dev); /* the fault was looked at */
 
 /* loop.c: the trace begins anew with nothing in it. */
 void ttc__loop_reset(ttc_device *dev);

@@ -281,7 +281,7 @@ static ttc_status retry(ttc_device *dev, record *r, pjrt_buffer **args, pjrt_buf
     st = execute(dev, r, args, outs, &again);
   }
   if (st != TTC_OK && *poison == NULL) {
-    if (r->plan->recipe == NULL) {
+    if (r->plan->recipe == NULL) { /* else its calls are tried next, and say so themselves */
       ttc__memory_explain(dev, err);
     }
     return TTC_RESOURCE_EXHAUSTED;

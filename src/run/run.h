@@ -249,6 +249,8 @@ extern _Atomic bool ttc__dumping; /* see ttc_set_dump */
 void ttc__dump(const ttc__lower_in *in);
 
 /* ---- evict.c */
+/* Sorts the counts of last uses; those below the result are the oldest nth part. 0: there are none. */
+uint64_t ttc__oldest_kept(uint64_t *uses, size_t n, size_t part);
 /* Above a number of plans, take the quarter longest unused out of the table; the caller releases the list (next_job) once it has
  * dropped the dispatch lock, which is held here. */
 ttc_plan *ttc__plans_evict(ttc_device *dev);

@@ -238,10 +238,12 @@ ttc_status ttc__store_read(ttc_store *s, const ttc__base *base, size_t offset, s
   if (!rows) {
     return pjrt_buffer_to_host(client, s->buf, offset, nbyte, dst, err);
   }
+  if (offset + nbyte > all) {
+    return TTC_FAIL(err, TTC_OUT_OF_RANGE, "expected to read within %zu bytes, got %zu from byte %zu on", all, nbyte, offset);
+  }
   char *from = malloc(whole);
-  if (from == NULL || offset + nbyte > all) {
-    free(from);
-    return TTC_FAIL(err, from == NULL ? TTC_RESOURCE_EXHAUSTED : TTC_OUT_OF_RANGE, "cannot read %zu bytes of %zu", nbyte, whole);
+  if (from == NULL) {
+    return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory for %zu bytes", whole);
   }
   ttc_status st = pjrt_buffer_to_host(client, s->buf, 0, whole, from, err);
   size_t n = (size_t)ttc__nelem(a, base->dims), row = all / n, wide = whole / n;

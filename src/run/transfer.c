@@ -175,7 +175,7 @@ static ttc_status settle(ttc_store *s, ttc_error *err) {
 static ttc_status read_bytes(ttc_store *s, size_t offset, size_t nbyte, void *dst, ttc_error *err) {
   ttc_device *dev = s->dev;
   ttc__lock_take(&dev->dispatch);
-  ttc__base base = s->keyed.base;
+  ttc__base base = s->keyed.base; /* the launch side does not know how much of an open buffer is in use */
   ttc__lock_drop(&dev->dispatch);
   TTC_TRY(settle(s, err));
   ttc_status st = TTC_OK;
