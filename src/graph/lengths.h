@@ -27,8 +27,8 @@ typedef struct ttc__wide {
   int64_t out_length, out_bound;
 } ttc__wide;
 
-/* The call, whose stores' bases are known, made wide. target_opened: ttc__open_target was true of it. False: it cannot be, or out of
- * memory. */
+/* The call, whose stores' bases are known, made wide. target_opened: ttc__open_target was true of it. False: it cannot be, or out
+ * of memory. */
 bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened);
 /* Does it copy into a tensor of another store? */
 bool ttc__is_plain_copy(const ttc_call *call);
