@@ -356,7 +356,7 @@ static bool busy(ttc_device *dev) {
   return compiling || (dev->launcher_started && atomic_load(&dev->head) != atomic_load(&dev->tail));
 }
 
-/* The plugin compiles still: what its destructors would take down is in use, so none are run. */
+/* The plugin works still: what its destructors would take down is in use, so none are run. */
 static void leave_at_once(int status, void *unused) {
   (void)unused;
   fflush(NULL);
@@ -379,6 +379,14 @@ static void wind_down(ttc_device *dev, int64_t until_ns) {
   ttc__pool_stop(dev);
   if (dev->launcher_started) {
     join(dev->launcher, until_ns);
+  }
+  /* The plugin's threads may be in the code of a program. A launcher that has not ended holds the lock. */
+  bool launched = ttc__lock_try(&dev->launch);
+  if (!launched || !ttc__computed_by(dev, until_ns)) {
+    (void)on_exit(leave_at_once, NULL);
+  }
+  if (launched) {
+    ttc__lock_drop(&dev->launch);
   }
   if (dev->later_started) {
     join(dev->later_thread, ttc__now_ns()); /* nobody needs what it compiles */

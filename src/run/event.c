@@ -433,6 +433,17 @@ void ttc__compute_launched(ttc_device *dev) {
   visit_results(dev, NULL);
 }
 
+bool ttc__computed_by(ttc_device *dev, int64_t until_ns) {
+  while (visit_results(dev, NULL) != 0) {
+    if (ttc__now_ns() >= until_ns) {
+      return false;
+    }
+    struct timespec nap = {0, 1000000};
+    nanosleep(&nap, NULL);
+  }
+  return true;
+}
+
 ttc_status ttc__compute_store(ttc_store *s, bool *settled, ttc_error *err) {
   ttc_device *dev = s->dev;
   ttc_error ignored;

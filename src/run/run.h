@@ -327,7 +327,8 @@ ttc_status ttc__settle(ttc_device *dev, ttc_error *err);
  * blocks
  */
 ttc_status ttc__compute_all(ttc_device *dev, ttc_error *err);
-void ttc__compute_launched(ttc_device *dev); /* what is launched is computed. Launch lock held throughout. blocks */
+void ttc__compute_launched(ttc_device *dev);              /* what is launched is computed. Launch lock held throughout. blocks */
+bool ttc__computed_by(ttc_device *dev, int64_t until_ns); /* has it, or will it have by then? Waits; launch lock held */
 /* Launch lock held. *settled: s's contents are there, lost or none. Else they were waited for, and the launch lock was dropped. */
 ttc_status ttc__compute_store(ttc_store *s, bool *settled, ttc_error *err);
 

@@ -139,3 +139,24 @@ def test_a_daemon_thread_that_waits_for_a_compile() -> None:
 def test_nothing_was_used() -> None:
     r = run("import torch; print('end')")
     assert r.status == 0 and r.out == "end\n" and r.err == ""
+
+
+def test_programs_still_running_at_the_end() -> None:
+    """Their results are dropped and the plugin computes on when the process ends: its programs' code must stay until it has."""
+    r = run("""
+        import torch
+
+        @torch.compile(backend="tpu", dynamic=False)
+        def f(x):
+            for _ in range(4):
+                x = x @ x / 700
+            return x
+
+        x = torch.ones(700, 700, device="tpu")
+        x = f(f(x))
+        torch.tpu.synchronize()
+        for _ in range(20):
+            x = f(x)
+        print("end")
+    """)
+    assert (r.status, r.out) == (0, "end\n"), r.err
