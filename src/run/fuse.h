@@ -21,11 +21,8 @@ typedef struct ttc__loop {
   uint64_t head; /* its first token */
 } ttc__loop;
 
-enum {
-  SLOT_OUTSIDE = 1,
-  SLOT_ALIVE = 2,
-  SLOT_DIES = 4
-}; /* DIES: in recipes only; a hint, for it is looked at again at each launch */
+/* DIES: in recipes only; a hint, for it is looked at again at each launch. */
+enum { SLOT_OUTSIDE = 1, SLOT_ALIVE = 2, SLOT_DIES = 4 };
 
 typedef struct ttc__recipe_part {
   ttc_plan *plan; /* one reference */

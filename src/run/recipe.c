@@ -218,7 +218,8 @@ static void take_stores(const ttc__recipe *e, unfolding *u, record *r) {
   }
 }
 
-/* Part i with its stores' slots. *nth: numbers used up by the parts before. */
+/* Part i with its stores' slots. *nth: numbers used up by the parts before. What later parts use has a reference more meanwhile,
+ * which tells the launch not to give its memory to a result. */
 static void launch_part(ttc_device *dev, unfolding *u, uint32_t i, const uint32_t *slots, const record *whole, uint32_t *nth) {
   const ttc__recipe *e = whole->plan->recipe;
   record part = {.kind = RECORD_LAUNCH,
@@ -230,6 +231,9 @@ static void launch_part(ttc_device *dev, unfolding *u, uint32_t i, const uint32_
                  .numbers = u->numbers};
   for (uint32_t k = 0; k < part.nstore; k++) {
     part.stores[k] = slots[k] != UINT32_MAX ? u->stores[slots[k]] : NULL;
+    if (part.stores[k] != NULL && u->last[slots[k]] != i) {
+      ttc_store_retain(part.stores[k]);
+    }
   }
   for (uint32_t k = 0; k < part.nnumber; k++, ++*nth) {
     part.numbers[k] = (number){{0}};
@@ -240,8 +244,8 @@ static void launch_part(ttc_device *dev, unfolding *u, uint32_t i, const uint32_
   (void)ttc__launch(dev, &part, &err); /* it is compiled: nothing is cancelled */
   dev->line = NULL;
   for (uint32_t k = 0; k < part.nstore; k++) {
+    ttc_store_release(part.stores[k]);
     if (slots[k] != UINT32_MAX && u->last[slots[k]] == i) {
-      ttc_store_release(u->stores[slots[k]]);
       u->stores[slots[k]] = NULL;
     }
   }

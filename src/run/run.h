@@ -150,7 +150,7 @@ struct ttc_device {
   ttc__poison *errors[MAX_ERRORS]; /* since the last synchronize, oldest first, under the launch lock */
   int nerror;
   pjrt_buffer **scratch; /* three arrays of scratch_cap: arguments, results, leftovers; under the launch lock */
-  int64_t *kept;         /* numbers of arguments, scratch_cap of them */
+  int64_t *kept;         /* [scratch_cap] numbers of the arguments that keep their memory */
   uint32_t scratch_cap;
 
   pthread_t launcher;

@@ -215,3 +215,35 @@ def test_a_fused_program_without_memory_runs_call_by_call() -> None:
     """With the random numbers, schedules and writes in place that it would have had; as one program again later; naming the
     call that there is no memory for."""
     good(STARVED, 120, TORCH_TPU_PLUGIN=proxy_plugin(), PROXY_PLUGIN=_real(), TORCH_TPU_CACHE="0")
+
+
+GROWS = """
+import ctypes, os, torch
+proxy = ctypes.CDLL(os.environ["TORCH_TPU_PLUGIN"])
+
+def grow(device, starve):
+    x, found, fused = torch.arange(2000.0, device=device).reshape(4, 500), [], []
+    for i in range(12):
+        torch.tpu.compiler.wait()
+        torch.tpu.synchronize()
+        before = torch.tpu.fuse_stats()["fused"]
+        if i == starve:
+            proxy.proxy_starve(ctypes.c_long(2))
+        old = x
+        x = torch.cat([old, torch.full((4, 1), float(i), device=device)], 1)
+        y, z = old.sum(1) * 2, (old * 3).amax(1)  # after what takes its memory, where nobody else has it
+        del old
+        found += [y.tolist(), z.tolist(), x.sum().item()]
+        fused.append(torch.tpu.fuse_stats()["fused"] - before)
+    return found + x.tolist(), fused
+
+torch.tpu.eager_mode = torch.tpu.EagerMode.FUSE
+want, _ = grow("cpu", None)
+assert grow("tpu", None)[0] == want
+got, fused = grow("tpu", 8)
+assert got == want and fused[7] > 0 and fused[9] == 0, fused
+"""
+
+
+def test_a_fused_program_that_runs_call_by_call_keeps_what_later_calls_read() -> None:
+    good(GROWS, 120, TORCH_TPU_PLUGIN=proxy_plugin(), PROXY_PLUGIN=_real(), TORCH_TPU_CACHE="0")
