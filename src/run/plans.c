@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "run/run.h"
 
 /* ---------------------------------------------------------------------------------------------------------- looking up */
@@ -273,9 +274,10 @@ ttc_status ttc__define(ttc_device *dev, const ttc_call *call, uint32_t nout, con
   if (dev->widened && *out == NULL && !no_memory) {
     opening open = {w->out_open, w->out_length, w->out_bound};
     ttc_status st = make(dev, &w->call, nout, specs, open, out, err);
-    if (st != TTC_UNIMPLEMENTED) {
+    if (st == TTC_OK || st == TTC_RESOURCE_EXHAUSTED) {
       return st;
     }
+    ttc__log(TTC__LOG_DEBUG, "a program for each length: %s", err->message);
     refuse(dev, call);
     *out = look_up_narrow(dev, call, &no_memory);
   }
