@@ -72,8 +72,9 @@ static bool take_apart(const ttc_tensor *t, const ttc__base *base, parts *p) {
   return inside < p->place && p->at + p->extent <= n;
 }
 
-/* t of an open store, rewritten as a view of the buffer, or of the part of it that `o` says. */
-static bool widen_tensor(ttc__wide *w, ttc_tensor *t, int64_t *extents, ttc__open *o) {
+/* t of an open store, rewritten as a view of the buffer, or of the part of it that `o` says. It is a part if no longer than pinned.
+ */
+static bool widen_tensor(ttc__wide *w, ttc_tensor *t, int64_t pinned, int64_t *extents, ttc__open *o) {
   const ttc__base *base = base_of(t);
   parts p;
   if (!take_apart(t, base, &p)) {
@@ -81,6 +82,8 @@ static bool widen_tensor(ttc__wide *w, ttc_tensor *t, int64_t *extents, ttc__ope
   }
   int a = base->open - 1;
   bool whole = p.axis >= 0 && t->sizes[p.axis] == base->dims[a] && t->strides[p.axis] == p.place;
+  w->places = w->places || !whole;
+  whole = whole && base->dims[a] > pinned;
   if (whole) {
     *o = (ttc__open){.kind = TTC__OPEN_WHOLE, .axis = (uint8_t)p.axis, .number = number(w, base->dims[a], base->bound)};
   } else {
@@ -127,6 +130,18 @@ static const ttc_tensor *tensor_at(const ttc__wide *w, uint32_t i, uint32_t k, t
   return NULL;
 }
 
+/* The axis that argument i names, of ndim; -1: it names none. */
+static int64_t axis_at(const ttc__wide *w, uint32_t i, int ndim) {
+  if (i >= w->call.narg || w->call.args[i].kind != TTC_ARG_INT) {
+    return -1;
+  }
+  return w->call.args[i].i < 0 ? w->call.args[i].i + ndim : w->call.args[i].i;
+}
+
+static bool is_whole(const ttc__open *o) {
+  return o != NULL && o->kind == TTC__OPEN_WHOLE;
+}
+
 static bool results_are_open(ttc__wide *w, uint8_t from_last, uint8_t length) {
   w->out_open = from_last;
   w->out_length = w->numbers[length].i;
@@ -169,10 +184,10 @@ static bool widen_join(ttc__wide *w) {
   const ttc_arg *a = &w->call.args[0];
   ttc__open *first;
   const ttc_tensor *t = tensor_at(w, 0, 0, &first);
-  if (t == NULL || w->call.narg < 2 || w->call.args[1].kind != TTC_ARG_INT || t->ndim == 0) {
+  int64_t dim = t != NULL ? axis_at(w, 1, t->ndim) : -1;
+  if (dim < 0) {
     return false;
   }
-  int64_t dim = w->call.args[1].i < 0 ? w->call.args[1].i + t->ndim : w->call.args[1].i;
   bool along = first->kind == TTC__OPEN_WHOLE && first->axis == dim;
   int64_t more = 0;
   for (uint32_t k = 1; k < a->n; k++) {
@@ -225,10 +240,10 @@ static bool widen_attention(ttc__wide *w) {
 static bool widen_along(ttc__wide *w, ttc__filling fill) {
   ttc__open *x;
   const ttc_tensor *t = tensor_at(w, 0, 0, &x);
-  if (t == NULL || x->kind != TTC__OPEN_WHOLE || w->call.narg < 2 || w->call.args[1].kind != TTC_ARG_INT) {
+  int64_t dim = t != NULL ? axis_at(w, 1, t->ndim) : -1;
+  if (dim < 0 || !is_whole(x)) {
     return false;
   }
-  int64_t dim = w->call.args[1].i < 0 ? w->call.args[1].i + t->ndim : w->call.args[1].i;
   x->fill = dim == x->axis ? (uint8_t)fill : TTC__FILL_NOT;
   return results_are_open(w, (uint8_t)(t->ndim - x->axis), x->number);
 }
@@ -236,7 +251,7 @@ static bool widen_along(ttc__wide *w, ttc__filling fill) {
 /* Reductions, by name: others of their kinds do more than that with their operand (norms), or give places in the whole of it. */
 static const char *const folds[] = {"sum",     "sum.dim_IntList", "any",    "any.dim", "any.dims", "all",
                                     "all.dim", "all.dims",        "amax",   "amin",    "max",      "min",
-                                    "max.dim", "min.dim",         "argmax", "argmin"};
+                                    "max.dim", "min.dim",         "argmax", "argmin",  "mean.dim"};
 
 static bool is_fold(const char *name) {
   for (size_t k = 0; k < sizeof folds / sizeof *folds; k++) {
@@ -247,8 +262,8 @@ static bool is_fold(const char *name) {
   return false;
 }
 
-/* Is the axis one of those that argument 1 names? All are where it names none. */
-static bool is_reduced(const ttc_arg *dims, int ndim, int axis) {
+/* Is the axis one of those that argument 1 names? Where it names none, all are, or none if `keeps` (aten::any.dims, all.dims). */
+static bool is_reduced(const ttc_arg *dims, bool keeps, int ndim, int axis) {
   const int64_t *list = dims->kind == TTC_ARG_INTS ? dims->ints : dims->kind == TTC_ARG_INT ? &dims->i : NULL;
   uint32_t n = dims->kind == TTC_ARG_INTS ? dims->n : list != NULL ? 1 : 0;
   for (uint32_t k = 0; k < n; k++) {
@@ -256,7 +271,7 @@ static bool is_reduced(const ttc_arg *dims, int ndim, int axis) {
       return true;
     }
   }
-  return n == 0;
+  return n == 0 && !(keeps && dims->kind == TTC_ARG_INTS);
 }
 
 /* (x, dims?, keepdim?, ..) */
@@ -271,35 +286,47 @@ static bool widen_fold(ttc__wide *w, const char *name, ttc__filling fill) {
   if (strncmp(name, "arg", 3) == 0 && dims->kind != TTC_ARG_INT) {
     return false;
   }
-  if (is_reduced(dims, t->ndim, x->axis)) {
+  bool keeps = strcmp(name, "any.dims") == 0 || strcmp(name, "all.dims") == 0;
+  if (is_reduced(dims, keeps, t->ndim, x->axis)) {
     x->fill = (uint8_t)fill;
-    return true;
+    return fill != TTC__FILL_NOT;
   }
   bool keep = w->call.narg > 2 && w->call.args[2].kind == TTC_ARG_BOOL && w->call.args[2].i != 0;
   int from_last = 1;
   for (int k = x->axis + 1; k < t->ndim; k++) {
-    from_last += keep || !is_reduced(dims, t->ndim, k) ? 1 : 0;
+    from_last += keep || !is_reduced(dims, keeps, t->ndim, k) ? 1 : 0;
   }
   return results_are_open(w, (uint8_t)from_last, x->number);
 }
 
-/* mm, bmm: rows [.., m, p] by columns [.., p, n] */
+/* mm, bmm: rows [.., m, p] by columns [.., p, n]; addmm, baddbmm: likewise, with what is added first */
 static bool widen_dot(ttc__wide *w, const char *name) {
-  ttc__open *x, *y;
-  const ttc_tensor *a = tensor_at(w, 0, 0, &x), *b = tensor_at(w, 1, 0, &y);
-  if ((strcmp(name, "mm") != 0 && strcmp(name, "bmm") != 0) || a == NULL || b == NULL || a->ndim != b->ndim) {
+  bool adds = strcmp(name, "addmm") == 0 || strcmp(name, "baddbmm") == 0;
+  ttc__open *x, *y, *z = NULL;
+  const ttc_tensor *a = tensor_at(w, adds ? 1 : 0, 0, &x), *b = tensor_at(w, adds ? 2 : 1, 0, &y);
+  const ttc_tensor *bias = adds ? tensor_at(w, 0, 0, &z) : NULL;
+  if (!(adds || strcmp(name, "mm") == 0 || strcmp(name, "bmm") == 0) || a == NULL || b == NULL || a->ndim != b->ndim) {
     return false;
   }
-  int last = a->ndim - 1;
-  bool xo = x->kind == TTC__OPEN_WHOLE, yo = y->kind == TTC__OPEN_WHOLE;
-  if (xo && x->axis == last) {
+  int last = a->ndim - 1, from_last = 0;
+  if (is_whole(x) && x->axis == last) {
     x->fill = y->fill = TTC__FILL_ZERO;
-    return yo && y->axis == last - 1 && y->number == x->number;
+    return is_whole(y) && y->axis == last - 1 && y->number == x->number && !is_whole(z);
   }
-  if (xo && x->axis == last - 1 && !yo) {
-    return results_are_open(w, 2, x->number);
+  if (is_whole(x) && x->axis == last - 1 && !is_whole(y)) {
+    from_last = 2;
+  } else if (!is_whole(x) && is_whole(y) && y->axis == last) {
+    from_last = 1;
   }
-  return !xo && yo && y->axis == last && results_are_open(w, 1, y->number);
+  if (from_last == 0) {
+    return false;
+  }
+  uint8_t length = from_last == 2 ? x->number : y->number;
+  if (is_whole(z) ? bias->ndim - z->axis != from_last || z->number != length
+                  : bias != NULL && bias->ndim >= from_last && bias->sizes[bias->ndim - from_last] != 1) {
+    return false;
+  }
+  return results_are_open(w, (uint8_t)from_last, length);
 }
 
 /* index.Tensor(x, indices): the indices are open along one axis, as they broadcast. An axis of x that is indexed may be open too;
@@ -345,6 +372,81 @@ static bool widen_index(ttc__wide *w) {
   return length < 0 || results_are_open(w, (uint8_t)(from_last + after), (uint8_t)length);
 }
 
+/* index_select(x, dim, index[n]) -> [.., n, ..] */
+static bool widen_select(ttc__wide *w, const ttc_tensor *t, const ttc__open *x, int64_t dim, ttc__open *index) {
+  bool xo = x->kind == TTC__OPEN_WHOLE, io = index->kind == TTC__OPEN_WHOLE;
+  if (xo == io || t->ndim == 0 || (xo && x->axis == dim)) {
+    return false;
+  }
+  index->fill = TTC__FILL_ZERO;
+  return results_are_open(w, (uint8_t)(t->ndim - (xo ? x->axis : dim)), xo ? x->number : index->number);
+}
+
+/* gather(x, dim, index): x is cut to the index's sizes on the other axes. */
+static bool widen_gather(ttc__wide *w, const ttc_tensor *t, const ttc__open *x, int64_t dim, ttc__open *index) {
+  bool along = x->kind == TTC__OPEN_WHOLE && x->axis == dim; /* places would end at a length */
+  if (index->kind != TTC__OPEN_WHOLE || along || t->ndim == 0) {
+    return !along && t->ndim != 0;
+  }
+  if (index->axis != dim && (x->kind != TTC__OPEN_WHOLE || x->axis != index->axis || x->number != index->number)) {
+    return false;
+  }
+  index->fill = TTC__FILL_ZERO;
+  return results_are_open(w, (uint8_t)(t->ndim - index->axis), index->number);
+}
+
+/* Reading at indices: index.Tensor(x, indices), embedding(x, index, ..), index_select, gather(x, dim, index) */
+static bool widen_take(ttc__wide *w, const char *name) {
+  if (strcmp(name, "index.Tensor") == 0) {
+    return widen_index(w);
+  }
+  bool embedding = strcmp(name, "embedding") == 0;
+  ttc__open *x, *o;
+  const ttc_tensor *t = tensor_at(w, 0, 0, &x), *index = tensor_at(w, embedding ? 1 : 2, 0, &o);
+  if (t == NULL || index == NULL || ttc__nelem(t->ndim, t->sizes) == 0 || ttc__nelem(index->ndim, index->sizes) == 0) {
+    return false;
+  }
+  if (embedding) {
+    o->fill = TTC__FILL_ZERO;
+    return x->kind != TTC__OPEN_WHOLE && results_are_open(w, (uint8_t)(index->ndim - o->axis + t->ndim - 1), o->number);
+  }
+  int64_t dim = axis_at(w, 1, t->ndim);
+  if (dim >= 0 && strcmp(name, "gather") == 0) {
+    return index->ndim == t->ndim && widen_gather(w, t, x, dim, o);
+  }
+  return dim >= 0 && strcmp(name, "index_select") == 0 && index->ndim == 1 && widen_select(w, t, x, dim, o);
+}
+
+/* scatter(x, dim, index, src or value), scatter_add: the rule sees to it that what is past the index's length goes nowhere. */
+static bool widen_put(ttc__wide *w, const char *name) {
+  ttc__open *x, *i, *s;
+  const ttc_tensor *t = tensor_at(w, 0, 0, &x), *index = tensor_at(w, 2, 0, &i), *src = tensor_at(w, 3, 0, &s);
+  bool named = strcmp(name, "scatter.src") == 0 || strcmp(name, "scatter.value") == 0 || strcmp(name, "scatter_add") == 0;
+  int64_t dim = t != NULL ? axis_at(w, 1, t->ndim) : -1;
+  if (!named || dim < 0 || index == NULL || index->ndim != t->ndim || is_whole(x) || !is_whole(i) || i->axis != dim ||
+      t->sizes[dim] == 0 || (src != NULL && (!is_whole(s) || s->axis != dim || s->number != i->number))) {
+    return false;
+  }
+  i->fill = TTC__FILL_ZERO;
+  return true;
+}
+
+/* native_layer_norm, _fused_rms_norm (x, sizes of the last axes, weights..): of each row by itself, all results having x's axes */
+static bool widen_norm(ttc__wide *w) {
+  ttc__open *x, *o;
+  const ttc_tensor *t = tensor_at(w, 0, 0, &x);
+  if (t == NULL || x->kind != TTC__OPEN_WHOLE || w->call.narg < 2 || w->call.args[1].kind != TTC_ARG_INTS ||
+      x->axis + (int)w->call.args[1].n >= t->ndim) {
+    return false;
+  }
+  for (uint32_t i = 2; i < w->call.narg; i++) {
+    if (tensor_at(w, i, 0, &o) != NULL && o->kind == TTC__OPEN_WHOLE) {
+      return false;
+    }
+  }
+  return results_are_open(w, (uint8_t)(t->ndim - x->axis), x->number);
+}
+
 static bool widen_kind(ttc__wide *w, const ttc_op_row *row) {
   switch (row->pad) {
     case PAD_EACH:
@@ -356,11 +458,17 @@ static bool widen_kind(ttc__wide *w, const ttc_op_row *row) {
     case PAD_ATTENTION:
       return strcmp(row->name, "_sdpa_forward") == 0 && widen_attention(w);
     case PAD_TAKE:
-      return strcmp(row->name, "index.Tensor") == 0 && widen_index(w);
+      return widen_take(w, row->name);
+    case PAD_PUT:
+      return widen_put(w, row->name);
     case PAD_TRIANGLE:
       return widen_along(w, TTC__FILL_NOT);
     case PAD_SOFTMAX:
       return widen_along(w, TTC__FILL_LOWEST);
+    case PAD_MEAN: /* over other axes: how many there are is not known where it is along this one */
+      return widen_fold(w, row->name, TTC__FILL_NOT);
+    case PAD_NORM:
+      return widen_norm(w);
     case PAD_FOLD_ZERO:
       return widen_fold(w, row->name, TTC__FILL_ZERO);
     case PAD_FOLD_ONE:
@@ -381,7 +489,7 @@ static bool widen_kind(ttc__wide *w, const ttc_op_row *row) {
 
 /* ------------------------------------------------------------------------------------------------------------- calls */
 
-static bool reserve(ttc__wide *w, uint32_t narg, uint32_t ntensor) {
+bool ttc__wide_reserve(ttc__wide *w, uint32_t narg, uint32_t ntensor) {
   if (narg >= w->narg_cap) {
     ttc_arg *p = realloc(w->args, 2 * (narg + 1) * sizeof *p);
     if (p == NULL) {
@@ -442,24 +550,13 @@ static uint32_t count_tensors(const ttc_call *call) {
   return n;
 }
 
-bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
-  const ttc_op_row *row = ttc__op_row(call->op);
-  if (row == NULL || call->op >= ttc_op_count() || !reserve(w, call->narg, count_tensors(call))) {
-    return false;
-  }
-  uint32_t ninto = 0;
-  for (uint32_t k = 0; k < call->ninto; k++) {
-    if (call->into[k] != NULL) {
-      ninto++;
-      if (base_of(call->into[k])->open != 0 && !target_opened) {
-        return false;
-      }
-    }
-  }
+/* The call's tensors, rewritten. Lengths up to `pinned` are parts of that size: another size is another program. *whole: there are
+ * longer ones. */
+static bool widen_tensors(ttc__wide *w, const ttc_call *call, int64_t pinned, bool *whole) {
   w->call = *call;
   w->call.args = w->args;
   w->nnumber = w->nopen = w->out_open = 0;
-  bool whole = false;
+  *whole = w->places = false;
   uint32_t next = 0;
   for (uint32_t i = 0; i < call->narg; i++) {
     w->args[i] = call->args[i];
@@ -476,16 +573,68 @@ bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
       ttc__open *o = &w->open[w->nopen++];
       *o = (ttc__open){.kind = TTC__OPEN_NOT};
       int64_t *extents = w->extents + (size_t)next * 2 * TTC_MAX_NDIM;
-      if (base_of(t)->open != 0 && !widen_tensor(w, t, extents, o)) {
+      if (base_of(t)->open != 0 && !widen_tensor(w, t, pinned, extents, o)) {
         return false;
       }
       settle_strides(t, extents + TTC_MAX_NDIM);
-      whole = whole || o->kind == TTC__OPEN_WHOLE;
+      *whole = *whole || o->kind == TTC__OPEN_WHOLE;
     }
   }
   w->args[call->narg] = (ttc_arg){.kind = TTC_ARG_SCALARS, .n = w->nnumber, .scalar = w->numbers};
-  if (w->nnumber > TTC__MAX_OPEN || (whole && !widen_kind(w, row))) {
+  return w->nnumber <= TTC__MAX_OPEN;
+}
+
+/* The shortest of several lengths, or the only one where there are places besides. 0: neither. */
+static int64_t to_pin(const ttc__wide *w) {
+  int64_t least = 0, most = 0;
+  for (uint32_t k = 0; k < w->nnumber; k++) {
+    int64_t n = w->numbers[k].i;
+    if (w->bounds[k] != 0) {
+      least = most == 0 || n < least ? n : least;
+      most = n > most ? n : most;
+    }
+  }
+  return least < most || w->places ? least : 0;
+}
+
+/* The results of a call go into all of an open store's length, which stays as long: of an op whose results depend on each place. */
+static bool widen_target(ttc__wide *w, const ttc_op_row *row, const ttc_tensor *to) {
+  ttc__open o;
+  uint32_t known = w->nnumber;
+  w->target = *to;
+  if ((row->pad != PAD_EACH && row->pad != PAD_EACH_ONE) || w->out_open == 0 ||
+      !widen_tensor(w, &w->target, 0, w->target_extents, &o)) {
     return false;
+  }
+  settle_strides(&w->target, w->target_extents + TTC_MAX_NDIM);
+  w->into[0] = &w->target;
+  w->call.into = w->into;
+  return is_whole(&o) && w->nnumber == known && to->ndim - o.axis == w->out_open && w->out_length == w->numbers[o.number].i &&
+         w->out_bound == w->bounds[o.number];
+}
+
+bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
+  const ttc_op_row *row = ttc__op_row(call->op);
+  if (row == NULL || call->op >= ttc_op_count() || !ttc__wide_reserve(w, call->narg, count_tensors(call))) {
+    return false;
+  }
+  uint32_t ninto = 0;
+  const ttc_tensor *target = NULL; /* that was open before */
+  for (uint32_t k = 0; k < call->ninto; k++) {
+    if (call->into[k] != NULL) {
+      ninto++;
+      target = base_of(call->into[k])->open != 0 && !target_opened ? call->into[k] : target;
+    }
+  }
+  if (target != NULL && call->ninto != 1) {
+    return false;
+  }
+  bool whole, made = widen_tensors(w, call, 0, &whole);
+  for (int64_t pinned; made && whole && !widen_kind(w, row);) { /* fewer lengths each time */
+    made = (pinned = to_pin(w)) != 0 && widen_tensors(w, call, pinned, &whole);
+  }
+  if (!made || target != NULL) {
+    return made && widen_target(w, row, target);
   }
   if (ttc__is_plain_copy(call)) {
     w->into[0] = &w->tensors[0]; /* its first argument is its target */
@@ -520,117 +669,4 @@ void ttc__wide_free(ttc__wide *w) {
   free(w->extents);
   free(w->open);
   memset(w, 0, sizeof *w);
-}
-
-/* ------------------------------------------------------------------------------------------------------------ growing */
-
-#define FEW_TIMES 2u /* so that the third length is a number */
-#define SMALL_NBYTE ((int64_t)16 << 20)
-#define LARGE_NBYTE ((int64_t)256 << 20)
-
-/* Of the length alone, so that what grows together has one bound: fourfold while that is little, then twofold, then an eighth. */
-int64_t ttc__bound_of(int64_t length, int64_t place_nbyte) {
-  int64_t bound = 128;
-  while (bound <= length) {
-    bound *= 4 * bound * place_nbyte <= SMALL_NBYTE ? 4 : 2;
-  }
-  return bound * place_nbyte > LARGE_NBYTE ? (length + length / 8 + 64) / 64 * 64 : bound;
-}
-
-/* Is it the third time that something with this hash is longer than it was, each time by little and from where it was left? From
- * then on it always is. */
-static bool grows(ttc__growth *table, uint64_t hash, int64_t before, int64_t total) {
-  if (before <= total - before) { /* nothing, or twice as much: not bit by bit */
-    return false;
-  }
-  ttc__growth *g = &table[(hash >> 20) & (TTC__GROWTHS - 1)];
-  bool known = g->hash == hash;
-  if (known && g->total == total) { /* another as long: keys and values */
-    return g->times > FEW_TIMES;
-  }
-  g->times = known && (g->total == before || g->times > FEW_TIMES) ? g->times + 1 : 1;
-  g->hash = hash;
-  g->total = total;
-  return g->times > FEW_TIMES;
-}
-
-static uint64_t growth_hash(const ttc_tensor *list, uint32_t n, int64_t dim) {
-  uint64_t words[2 + TTC_MAX_NDIM] = {list[0].dtype, (uint64_t)dim << 32 | n};
-  for (int k = 0; k < list[0].ndim; k++) {
-    words[2 + k] = k == dim ? 0 : (uint64_t)list[0].sizes[k];
-  }
-  return ttc__hash64(words, (2 + (size_t)list[0].ndim) * sizeof *words) | 1;
-}
-
-uint8_t ttc__growing(ttc__growth *table, const ttc_call *call, int64_t *total, int64_t *bound) {
-  const ttc_op_row *row = ttc__op_row(call->op);
-  if (row == NULL || row->pad != PAD_JOIN || strcmp(row->name, "cat") != 0 || call->ninto != 0 || call->args[0].n < 2) {
-    return 0;
-  }
-  const ttc_tensor *list = call->args[0].tensor;
-  int ndim = list[0].ndim;
-  int64_t dim = call->args[1].kind == TTC_ARG_INT ? call->args[1].i + (call->args[1].i < 0 ? ndim : 0) : -1, more = 0;
-  if (dim < 0 || dim >= ndim) {
-    return 0;
-  }
-  for (uint32_t k = 0; k < call->args[0].n; k++) {
-    if (ttc__absent(&list[k]) || list[k].ndim != ndim || list[k].dtype != list[0].dtype) {
-      return 0;
-    }
-    more += k > 0 ? list[k].sizes[dim] : 0;
-  }
-  int64_t before = list[0].sizes[dim], other = ttc__nelem(ndim, list[0].sizes);
-  *total = before + more;
-  if (other <= 0 || !grows(table, growth_hash(list, call->args[0].n, dim), before, *total)) {
-    return 0;
-  }
-  *bound = ttc__bound_of(*total, other / before * (int64_t)ttc_dtype_nbyte((ttc_dtype)list[0].dtype));
-  return (uint8_t)(ndim - dim);
-}
-
-bool ttc__growing_range(ttc__growth *table, const ttc_call *call, ttc__wide *w) {
-  const ttc_op_row *row = ttc__op_row(call->op);
-  if (row == NULL || strcmp(row->name, "arange.start_step") != 0 || call->ninto != 1 || call->into[0] == NULL) {
-    return false;
-  }
-  const ttc_tensor *to = call->into[0];
-  ttc__base *base = &((ttc__keyed *)(void *)to->store)->base;
-  if (to->ndim != 1 || to->offset != 0 || base->ndim != 1 || base->dims[0] != to->sizes[0] || base->dtype != to->dtype ||
-      !ttc__is_dense(1, to->sizes, to->strides) || !reserve(w, call->narg, 1)) {
-    return false;
-  }
-  uint64_t words[2] = {call->op, to->dtype};
-  int64_t n = to->sizes[0];
-  if (!grows(table, ttc__hash64(words, sizeof words) | 1, n - 1, n)) {
-    return false;
-  }
-  base->open = 1;
-  base->bound = ttc__bound_of(n, (int64_t)ttc_dtype_nbyte((ttc_dtype)to->dtype));
-  w->call = *call;
-  w->nopen = w->nnumber = 0;
-  w->tensors[0] = *to;
-  w->extents[0] = base->bound;
-  w->extents[1] = 1;
-  w->tensors[0].sizes = &w->extents[0];
-  w->tensors[0].strides = &w->extents[1];
-  w->into[0] = &w->tensors[0];
-  w->call.into = w->into;
-  w->out_open = 1;
-  w->out_length = n;
-  w->out_bound = base->bound;
-  return true;
-}
-
-bool ttc__spec_stretch(ttc_spec *spec, uint8_t out_open, int64_t size) {
-  int order[TTC_MAX_NDIM];
-  if (spec->ndim < out_open || !ttc__dense_order(spec->ndim, spec->sizes, spec->strides, order)) {
-    return false;
-  }
-  spec->sizes[spec->ndim - out_open] = size;
-  int64_t stride = 1;
-  for (int k = spec->ndim - 1; k >= 0; k--) {
-    spec->strides[order[k]] = stride;
-    stride *= spec->sizes[order[k]] > 0 ? spec->sizes[order[k]] : 1;
-  }
-  return true;
 }

@@ -22,7 +22,10 @@ typedef struct ttc__wide {
   ttc_scalar numbers[TTC__MAX_OPEN];
   int64_t bounds[TTC__MAX_OPEN]; /* of numbers that are lengths; 0: a number is a place */
   uint32_t nnumber;
+  bool places; /* a tensor is at a place, or is a part */
   const ttc_tensor *into[1];
+  ttc_tensor target;
+  int64_t target_extents[2 * TTC_MAX_NDIM];
   uint8_t out_open; /* as in ttc__lower_in */
   int64_t out_length, out_bound;
 } ttc__wide;
@@ -36,12 +39,15 @@ bool ttc__is_plain_copy(const ttc_call *call);
 bool ttc__open_target(const ttc_call *call);
 /* Its key. False: out of memory. */
 bool ttc__key_make_wide(ttc__site *site, const ttc__wide *w, uint64_t salt);
+/* Room for so many arguments, one more, and tensors. False: out of memory. */
+bool ttc__wide_reserve(ttc__wide *w, uint32_t narg, uint32_t ntensor);
 void ttc__wide_free(ttc__wide *w);
 
-/* Which results become open in the first place: those of aten::cat that put a little behind what another such call gave. */
+/* growth.c. Which results become open in the first place: those of aten::cat that put a little behind what another such call gave.
+ */
 typedef struct ttc__growth {
   uint64_t hash;
-  int64_t total; /* length after the last one */
+  int64_t total, most; /* length after the last one, the longest one */
   uint32_t times;
 } ttc__growth;
 #define TTC__GROWTHS 64u /* a power of two */
@@ -49,7 +55,7 @@ typedef struct ttc__growth {
  * TTC__GROWTHS entries. */
 uint8_t ttc__growing(ttc__growth *table, const ttc_call *call, int64_t *total, int64_t *bound);
 
-/* The same of aten::arange, into a store that nobody has used, and which is open then: the call is made wide. */
+/* The same of aten::arange, and of filling, into a store that nobody has used, and which is open then: the call is made wide. */
 bool ttc__growing_range(ttc__growth *table, const ttc_call *call, ttc__wide *w);
 /* A bound for so many places of so many bytes each. */
 int64_t ttc__bound_of(int64_t length, int64_t place_nbyte);

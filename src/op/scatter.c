@@ -76,6 +76,11 @@ void ttc__lower_scatter(shlo *b, ttc_lower *c) {
   src = op_is_number(c, 3) ? shlo_broadcast_to(b, src, shape.n, shape.at) : ttc__at_least_1d(b, src);
   int axis = op_axis(c, 1, shlo_ndim(b, x));
   op_check_indices(c, b, TTC__FAULT_POSITION, idx, axis, shlo_dim(b, x, axis), false);
+  ttc_val length = op_length(c, 2, 0, axis);
+  if (length.id >= 0) { /* what is past it goes nowhere */
+    ttc_val inside = shlo_compare(b, SHLO_LT, shlo_iota(b, TTC_S32, axis, shape.n, shape.at), length);
+    idx = shlo_select(b, inside, idx, elem_i(b, idx, shlo_dim(b, x, axis)));
+  }
   ttc__give(b, c, 0, ttc__scatter_along(b, kinds[h], x, idx, src, axis));
 }
 

@@ -126,6 +126,36 @@ OPS = {
     "split": lambda x, i: [p + 1 for p in x.split([2, x.shape[2] - 2], 2)],
     "squeeze": lambda x, i: x[:1].squeeze(0).exp(),
     "diagonal": lambda x, i: x.diagonal(0, 2, 3) * 2,
+    "any_of_no_axes": lambda x, i: (torch.any(x > 1, dim=()), torch.all(x > 1, dim=()), torch.any(x > 1, dim=(1, 2))),
+    "mean_other": lambda x, i: (x.mean(-1, keepdim=True), x.mean((0, 1)), x.mean((1, 2))),
+    "norms": lambda x, i: (F.layer_norm(x, (4,), x[0, 0, 0]), F.rms_norm(x, (4,)), F.layer_norm(x, x.shape[2:])),
+    "index_select": lambda x, i: [x.index_select(d, torch.tensor([1, 0, 1], device=x.device)) for d in range(4)],
+    "index_select_by_it": lambda x, i: x.index_select(1, (x[0, 0, :, 0] * 2).long() % 3),
+    "gather_other": lambda x, i: (
+        x.gather(3, (x * 2).long()),
+        x.gather(1, torch.zeros(2, 3, 2, 4, dtype=torch.int64, device=x.device)),
+    ),
+    "gather_by_it": lambda x, i: torch.arange(6.0, device=x.device)[None].gather(1, (x[:1, 0, :, 0] * 3).long()),
+    "embedding": lambda x, i: F.embedding((x[:, 0, :, 0] * 3).long(), torch.arange(18.0, device=x.device).reshape(6, 3)),
+    "scatter": lambda x, i: torch.zeros(2, 9, device=x.device).scatter(1, (x[:, 0, :, 0] * 6).long() % 9, 2.5),
+    "scatter_add": lambda x, i: torch.ones(2, 9, device=x.device).scatter_add(1, (x[:, 0, :, 0] * 6).long() % 9, x[:, 1, :, 1]),
+    "scatter_last": lambda x, i: torch.zeros(4, device=x.device).scatter(
+        0, torch.arange(x.shape[2], device=x.device) % 4, x[0, 0, :, 0]
+    ),
+    "addmm": lambda x, i: (torch.addmm(x[0, 1, 0], x[0, 0], x[1, 2, :4]), torch.addmm(x[0, 1, :, 0], x[1, 0, :3], x[1, 2].t())),
+    "baddbmm": lambda x, i: (
+        torch.baddbmm(x[:, 0, None, :, 0], x[:, 0, :1], x[:, 1].transpose(1, 2), beta=0.5),
+        torch.baddbmm(x[:, 0, :1], x[:, 1], x[:, 2, :4]),
+        torch.baddbmm(x[:, 0, :4], x[:, 1].transpose(1, 2), x[:, 2]),
+    ),
+    "fills": lambda x, i: (
+        torch.ones(2, x.shape[2], device=x.device) * 2,
+        torch.zeros_like(x[..., 0]) + 1,
+        x.new_full((x.shape[2],), i),
+    ),
+    "two_lengths": lambda x, i: x[
+        torch.arange(2, device=x.device)[:, None], :, torch.arange(x.shape[2], device=x.device)[None, 1:]
+    ],
     "real_strides": lambda x, i: x.as_strided((3, 2), (1, 2), 1) + 0,
 }
 
@@ -188,8 +218,21 @@ def aliases(x, i):
     return view + 0, torch.empty(0, dtype=x.dtype, device=x.device).set_(x).exp()
 
 
+def writes_whole(x, i):
+    y = x * 2
+    view, before = y[:, :, :, 1], y.exp()
+    y += x
+    y.transpose(0, 1).mul_(x[0, :, :, :1][:, None])
+    y[:, 1].sub_(x[:, 0])
+    y.masked_fill_(x > 1, i)
+    torch.add(x, 1, out=y) if i % 3 == 0 else y.clamp_(0.5, 3)
+    y[..., :1].copy_(x[..., 3:])
+    y[:, :, 0] = 7
+    return y, view, before, y.zero_() + 1 if i % 2 else y.add_(y)
+
+
 @pytest.mark.parametrize("mode", [STRICT, FUSE, DEBUG], ids=["strict", "fuse", "debug"])
-@pytest.mark.parametrize("f", [writes, outs, resizes, aliases], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f", [writes, writes_whole, outs, resizes, aliases], ids=lambda f: f.__name__)
 def test_writing_to_what_grows(f, mode):
     check(f, mode=mode)
 
@@ -300,6 +343,57 @@ def test_a_growing_cache_compiles_for_bounds_only(mode):
                 torch.testing.assert_close(got[0], out)
         assert torch.tpu.fuse_stats()["hits"] - before > 30
         assert torch.tpu.fuse_stats()["traces"] - traces <= 4
+
+
+def reordered(x):
+    """Beam search: caches change places."""
+    return x.index_select(0, torch.tensor([1, 0], device=x.device)) * 2
+
+
+def penalized(x):
+    """Scores of the words that were said."""
+    ids, scores = (x[:, 0, :, 0] * 5).long(), torch.arange(20.0, device=x.device).reshape(2, 10) - 7
+    said = torch.gather(scores, 1, ids)
+    return scores.scatter(1, ids, torch.where(said < 0, said * 1.3, said / 1.3))
+
+
+def biased(x):
+    """T5's bias by distance."""
+    n = x.shape[2]
+    far = torch.arange(n, device=x.device)[None] - torch.tensor([[n - 1]], device=x.device)
+    far = -torch.min(far, torch.zeros_like(far))
+    large = torch.min(4 + torch.log(far.float() / 4).long(), torch.full_like(far, 7))
+    return F.embedding(torch.where(far < 4, far, large), torch.arange(16.0, device=x.device).reshape(8, 2)).permute(2, 0, 1)
+
+
+def masked(x):
+    """A mask of ones, and sums in place."""
+    scores = x[:, :, :, 0] * 2
+    scores += (1.0 - torch.ones(2, x.shape[2], device=x.device))[:, None]
+    scores.mul_(3)
+    return torch.baddbmm(scores[:, :1], x[:, 0, :1], x[:, 1].transpose(1, 2)).softmax(-1)
+
+
+def batched(x):
+    """Rows, which have a length too, beside places."""
+    rows = torch.cat([torch.arange(2, device=x.device), torch.full((1,), 1, device=x.device)])
+    return (x[:, 0, :, 0] > 0.7)[rows[:, None], torch.arange(x.shape[2], device=x.device)[None]]
+
+
+def normed(x):
+    return F.layer_norm(x, (4,)) + x * torch.rsqrt(x.square().mean(-1, keepdim=True)) + F.rms_norm(x, (4,))
+
+
+@pytest.mark.parametrize("f", [reordered, penalized, biased, masked, batched, normed], ids=lambda f: f.__name__)
+def test_what_decoding_does_is_compiled_for_bounds_only(f):
+    made, steps = [], 14
+    for x, want in zip(growing("tpu", steps), growing("cpu", steps), strict=True):
+        before = programs()
+        got = f(x)
+        torch.tpu.synchronize()
+        made.append(programs() - before)
+        torch.testing.assert_close(got.cpu(), f(want))
+    assert sum(made[6:]) == 0, made
 
 
 def test_compiled_functions_take_what_grows():
