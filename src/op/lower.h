@@ -54,8 +54,8 @@ typedef struct ttc__param {
   uint8_t kind;  /* ttc__param_kind */
   uint8_t dtype; /* NUMBER, PACK: what it is encoded as */
   uint32_t i;    /* STORE: slot; NUMBER, RNG: argument; PACK: where in the call's numbers it begins, bytes */
-  uint32_t k;    /* STORE: 1: a fresh result takes its memory, unless somebody has the store but the call; NUMBER: place in its list;
-                    RNG: 0 seed, 1 offset; PACK: how many numbers */
+  uint32_t k;    /* STORE: 1: if only the call has it, a fresh result takes its memory; NUMBER: place in its list; RNG: 0 seed, 1
+                    offset; PACK: how many numbers */
 } ttc__param;
 
 /* What one program result is: a fresh output's base, the new contents of a slot, or the device's fault. */
