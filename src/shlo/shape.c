@@ -40,13 +40,16 @@ ttc_val shlo_transpose(shlo *b, ttc_val x, const int *perm) {
   if (identity) {
     return x;
   }
-  shlo__attr_axes(b, "permutation", t.ndim, perm);
-  ttc_val v = shlo__op(b, "stablehlo.transpose", 1, &x, &t);
-  bool swaps = v.id >= 0 && t.ndim >= 2 && perm[t.ndim - 1] == t.ndim - 2 && perm[t.ndim - 2] == t.ndim - 1;
+  bool swaps = t.ndim >= 2 && perm[t.ndim - 1] == t.ndim - 2 && perm[t.ndim - 2] == t.ndim - 1;
   for (int k = 0; k < t.ndim - 2; k++) {
     swaps = swaps && perm[k] == k;
   }
-  if (swaps) {
+  if (swaps && b->values[x.id].swaps != 0) { /* back to what it was */
+    return shlo_swapped(b, x);
+  }
+  shlo__attr_axes(b, "permutation", t.ndim, perm);
+  ttc_val v = shlo__op(b, "stablehlo.transpose", 1, &x, &t);
+  if (swaps && v.id >= 0) {
     b->values[v.id].swaps = x.id + 1;
   }
   return v;
