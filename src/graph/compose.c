@@ -376,7 +376,7 @@ static void lend(composer *c, uint32_t s) {
   slot *from = &c->slots[s];
   for (uint32_t k = 0; k < c->nversion && from->lends == 0; k++) {
     const version *v = &c->versions[k];
-    if (v->part != UINT32_MAX && v->slot != s && c->slots[v->slot].first == (int32_t)k) {
+    if (v->part != UINT32_MAX && c->slots[v->slot].first == (int32_t)k) {
       slot *to = &c->slots[v->slot];
       bool reads = (from->readers[v->part / 64] >> v->part % 64 & 1) != 0;
       if (reads && !to->borrows && !c->in->slots[v->slot].outside && is_result(c, v->slot) && same(to->type, from->type) &&

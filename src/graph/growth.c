@@ -95,12 +95,8 @@ bool ttc__growing_range(ttc__growth *table, const ttc_call *call, ttc__wide *w) 
   }
   const ttc_tensor *to = call->into[0];
   ttc__base *base = &((ttc__keyed *)(void *)to->store)->base;
-  bool whole = to->offset == 0 && base->ndim == to->ndim && base->dtype == to->dtype && base->open == 0 &&
-               ttc__is_dense(to->ndim, to->sizes, to->strides);
-  for (int k = 0; whole && k < to->ndim; k++) {
-    whole = base->dims[k] == to->sizes[k];
-  }
-  if (!whole || !ttc__wide_reserve(w, call->narg, 1) || !made_of_numbers(call, row->name, table)) {
+  if (base->open != 0 || !ttc__is_whole_store(to) || !ttc__wide_reserve(w, call->narg, 1) ||
+      !made_of_numbers(call, row->name, table)) {
     return false;
   }
   int last = to->ndim - 1;

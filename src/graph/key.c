@@ -235,10 +235,3 @@ bool ttc__key_make(ttc__site *site, const ttc_call *call, uint64_t salt) {
   site->nword = (size_t)(w.at - site->words);
   return true;
 }
-
-void ttc__site_free(ttc__site *site) {
-  free(site->words);
-  free(site->stores);
-  free(site->slots);
-  memset(site, 0, sizeof *site);
-}

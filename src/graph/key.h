@@ -31,6 +31,5 @@ typedef struct ttc__site {
 uint64_t ttc__key_mark(void);
 /* salt: device-wide state that programs depend on (matmul precision, compiler options): below 2^24. false when out of memory. */
 bool ttc__key_make(ttc__site *site, const ttc_call *call, uint64_t salt);
-void ttc__site_free(ttc__site *site);
 
 #endif

@@ -149,9 +149,33 @@ static bool results_are_open(ttc__wide *w, uint8_t from_last, uint8_t length) {
   return true;
 }
 
+/* The open axis of tensors that broadcast, counted from the last, and the number of its length; length -1: none is met yet. */
+typedef struct shared_axis {
+  int from_last, length;
+} shared_axis;
+
+/* An open tensor has its length where those before have theirs. */
+static bool joins(shared_axis *a, const ttc_tensor *t, const ttc__open *o) {
+  int here = t->ndim - o->axis;
+  if (a->length >= 0 && (here != a->from_last || o->number != a->length)) {
+    return false;
+  }
+  *a = (shared_axis){here, o->number};
+  return true;
+}
+
+/* A tensor that is not open broadcasts along the axis. */
+static bool is_one_along(int from_last, const ttc_tensor *t) {
+  return t->ndim < from_last || t->sizes[t->ndim - from_last] == 1;
+}
+
+static bool results_share(ttc__wide *w, const shared_axis *a) {
+  return a->length < 0 || results_are_open(w, (uint8_t)a->from_last, (uint8_t)a->length);
+}
+
 /* Do all tensors, as they broadcast, have the same length along one axis, or size 1? The results then have it too. */
 static bool widen_each(ttc__wide *w, ttc__filling fill) {
-  int from_last = 0, length = -1;
+  shared_axis axis = {0, -1};
   for (uint32_t pass = 0; pass < 2; pass++) {
     uint32_t place = 0;
     for (uint32_t i = 0; i < w->call.narg; i++) {
@@ -162,21 +186,16 @@ static bool widen_each(ttc__wide *w, ttc__filling fill) {
           continue;
         }
         ttc__open *o = &w->open[place++];
-        if (pass == 0 && o->kind == TTC__OPEN_WHOLE) {
-          int here = t->ndim - o->axis;
-          if (length >= 0 && (here != from_last || o->number != length)) {
-            return false;
-          }
-          from_last = here;
-          length = o->number;
+        if (is_whole(o)) {
           o->fill = (uint8_t)fill;
-        } else if (pass == 1 && o->kind != TTC__OPEN_WHOLE && t->ndim >= from_last && t->sizes[t->ndim - from_last] != 1) {
+        }
+        if (pass == 0 ? is_whole(o) && !joins(&axis, t, o) : !is_whole(o) && !is_one_along(axis.from_last, t)) {
           return false;
         }
       }
     }
   }
-  return length < 0 || results_are_open(w, (uint8_t)from_last, (uint8_t)length);
+  return results_share(w, &axis);
 }
 
 /* aten::cat(tensors, dim) */
@@ -322,8 +341,7 @@ static bool widen_dot(ttc__wide *w, const char *name) {
     return false;
   }
   uint8_t length = from_last == 2 ? x->number : y->number;
-  if (is_whole(z) ? bias->ndim - z->axis != from_last || z->number != length
-                  : bias != NULL && bias->ndim >= from_last && bias->sizes[bias->ndim - from_last] != 1) {
+  if (is_whole(z) ? bias->ndim - z->axis != from_last || z->number != length : bias != NULL && !is_one_along(from_last, bias)) {
     return false;
   }
   return results_are_open(w, (uint8_t)from_last, length);
@@ -335,7 +353,8 @@ static bool widen_index(ttc__wide *w) {
   ttc__open *x, *o;
   const ttc_tensor *t = tensor_at(w, 0, 0, &x), *index;
   const ttc_arg *list = &w->call.args[1];
-  int from_last = 0, length = -1, first = -1, last = -1, given = 0;
+  int first = -1, last = -1, given = 0;
+  shared_axis axis = {0, -1};
   bool x_indexed = x == NULL || x->kind != TTC__OPEN_WHOLE;
   for (uint32_t pass = 0; t != NULL && list->kind == TTC_ARG_TENSORS && pass < 2; pass++) {
     for (uint32_t k = 0; k < list->n; k++) {
@@ -350,17 +369,11 @@ static bool widen_index(ttc__wide *w) {
         last = (int)k;
         given++;
         x_indexed = x_indexed || x->axis == k;
-        if (o->kind == TTC__OPEN_WHOLE) {
-          int here = index->ndim - o->axis;
-          if (length >= 0 && (here != from_last || o->number != length)) {
-            return false;
-          }
-          from_last = here;
-          length = o->number;
-          o->fill = TTC__FILL_ZERO;
+        o->fill = TTC__FILL_ZERO;
+        if (is_whole(o) && !joins(&axis, index, o)) {
+          return false;
         }
-      } else if (length >= 0 && o->kind != TTC__OPEN_WHOLE && index->ndim >= from_last &&
-                 index->sizes[index->ndim - from_last] != 1) {
+      } else if (axis.length >= 0 && !is_whole(o) && !is_one_along(axis.from_last, index)) {
         return false;
       }
     }
@@ -369,7 +382,8 @@ static bool widen_index(ttc__wide *w) {
     return false;
   }
   int after = last - first + 1 == given ? t->ndim - 1 - last : t->ndim - given; /* axes of x that come after the indices' */
-  return length < 0 || results_are_open(w, (uint8_t)(from_last + after), (uint8_t)length);
+  axis.from_last += after;
+  return results_share(w, &axis);
 }
 
 /* index_select(x, dim, index[n]) -> [.., n, ..] */
@@ -521,6 +535,12 @@ bool ttc__is_plain_copy(const ttc_call *call) {
          call->args[0].tensor->store == call->into[0]->store && call->args[1].tensor->store != call->into[0]->store;
 }
 
+bool ttc__is_whole_store(const ttc_tensor *t) {
+  const ttc__base *base = base_of(t);
+  return base->ndim == t->ndim && base->dtype == t->dtype && t->offset == 0 && ttc__is_dense(t->ndim, t->sizes, t->strides) &&
+         memcmp(base->dims, t->sizes, t->ndim * sizeof *t->sizes) == 0;
+}
+
 bool ttc__open_target(const ttc_call *call) {
   const ttc_tensor *src = call->args[1].tensor, *to = call->into[0];
   ttc__base *base = &((ttc__keyed *)(void *)to->store)->base;
@@ -529,11 +549,7 @@ bool ttc__open_target(const ttc_call *call) {
       src->sizes[p.axis] != base_of(src)->dims[base_of(src)->open - 1]) {
     return false;
   }
-  bool whole =
-      base->ndim == to->ndim && base->dtype == to->dtype && to->offset == 0 && ttc__is_dense(to->ndim, to->sizes, to->strides);
-  for (int k = 0; whole && k < to->ndim; k++) {
-    whole = base->dims[k] == to->sizes[k] && src->sizes[k] == to->sizes[k];
-  }
+  bool whole = ttc__is_whole_store(to) && memcmp(src->sizes, to->sizes, to->ndim * sizeof *to->sizes) == 0;
   whole = whole && (base->open == 0 || (base->open == p.axis + 1 && base->bound == base_of(src)->bound)); /* a second look */
   if (whole) {
     base->open = (uint8_t)(p.axis + 1);
@@ -661,12 +677,4 @@ bool ttc__key_make_wide(ttc__site *site, const ttc__wide *w, uint64_t salt) {
   *at++ = (uint64_t)w->out_open << 56 | (uint64_t)w->out_bound;
   site->nword = (size_t)(at - site->words);
   return true;
-}
-
-void ttc__wide_free(ttc__wide *w) {
-  free(w->args);
-  free(w->tensors);
-  free(w->extents);
-  free(w->open);
-  memset(w, 0, sizeof *w);
 }

@@ -35,13 +35,14 @@ typedef struct ttc__wide {
 bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened);
 /* Does it copy into a tensor of another store? */
 bool ttc__is_plain_copy(const ttc_call *call);
+/* Is that all of its store, as the store's first tensor has it? */
+bool ttc__is_whole_store(const ttc_tensor *t);
 /* Its target, a whole store that nobody has used, becomes open as its source is, if that is. */
 bool ttc__open_target(const ttc_call *call);
 /* Its key. False: out of memory. */
 bool ttc__key_make_wide(ttc__site *site, const ttc__wide *w, uint64_t salt);
 /* Room for so many arguments, one more, and tensors. False: out of memory. */
 bool ttc__wide_reserve(ttc__wide *w, uint32_t narg, uint32_t ntensor);
-void ttc__wide_free(ttc__wide *w);
 
 /* growth.c. Which results become open in the first place: those of aten::cat that put a little behind what another such call gave.
  */

@@ -43,25 +43,35 @@ static fake_plugin_hold_fn *fake_hold;
   }
 #define SCALAR 0, NULL
 
-/* The fake plugin, and nothing cached on disk. */
+/* Nothing is cached on disk. */
+static inline void choose_plugin(const char *path) {
+  setenv("TORCH_TPU_PLUGIN", path, 1);
+  setenv("TORCH_TPU_CACHE", "0", 1);
+}
+
+/* The fake plugin. */
 static inline const char *choose_fake(void) {
   const char *path = getenv("TTC_FAKE_PLUGIN");
   if (path == NULL) {
     fprintf(stderr, "TTC_FAKE_PLUGIN is not set\n");
     exit(1);
   }
-  setenv("TORCH_TPU_PLUGIN", path, 1);
-  setenv("TORCH_TPU_CACHE", "0", 1);
+  choose_plugin(path);
   return path;
 }
 
-/* Opens tpu:0. */
-static inline void open_fake(void) {
-  const char *path = choose_fake();
+/* Opens tpu:0 of the plugin. */
+static inline void open_plugin(const char *path) {
+  choose_plugin(path);
   if (ttc_device_open(0, &dev, &err) != TTC_OK) {
     fprintf(stderr, "open: %s\n", err.message);
     exit(1);
   }
+}
+
+static inline void open_fake(void) {
+  const char *path = choose_fake();
+  open_plugin(path);
   void *lib = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
   void *found[] = {dlsym(lib, "fake_plugin_live"),  dlsym(lib, "fake_plugin_fail"),  dlsym(lib, "fake_plugin_failed"),
                    dlsym(lib, "fake_plugin_count"), dlsym(lib, "fake_plugin_delay"), dlsym(lib, "fake_plugin_hold")};

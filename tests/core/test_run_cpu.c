@@ -402,12 +402,7 @@ int main(void) {
   if (!find_plugin(path, sizeof path)) {
     return 0;
   }
-  setenv("TORCH_TPU_PLUGIN", path, 1);
-  setenv("TORCH_TPU_CACHE", "0", 1);
-  OK(ttc_device_open(0, &dev, &err));
-  if (dev == NULL) {
-    return CHECK_DONE();
-  }
+  open_plugin(path);
   test_views();
   test_overlap();
   test_dtypes();
