@@ -94,7 +94,7 @@ static ttc_val scores(shlo *b, const attention *a) {
     s = shlo_select(b, seen, s, never);
   }
   if (a->length.id >= 0) {
-    s = shlo_select(b, shlo_compare(b, SHLO_LT, shlo_iota(b, TTC_S32, 3, 4, four), a->length), s, never);
+    s = shlo_select(b, op_inside(b, 3, 4, four, a->length), s, never);
   }
   shlo_type type = *shlo_typeof(b, merged);
   return shlo_reshape(b, s, type.ndim, type.dims);

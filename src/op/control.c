@@ -168,28 +168,19 @@ static void test_scan(shlo *b, void *ctx, const ttc_val *state, ttc_val *results
   ttc_val i = state[l->nstate - 1];
   results[0] = shlo_compare(b, SHLO_LT, i, elem_i(b, i, l->steps));
 }
-static void starts_of(shlo *b, ttc_val i, int ndim, ttc_val *starts) {
-  for (int k = 0; k < ndim; k++)
-    starts[k] = k == 0 ? i : elem_i(b, i, 0);
-}
 static void step_scan(shlo *b, void *ctx, const ttc_val *state, ttc_val *results) {
   loop *l = ctx;
   part *p = &l->body;
-  ttc_val i = state[l->nstate - 1], starts[TTC_MAX_NDIM], got[MOST];
+  ttc_val i = state[l->nstate - 1], got[MOST];
   begin_step(l, p, state);
   for (int k = 0; k < l->nslice; k++) {
-    shlo_type t = *shlo_typeof(b, l->slices[k]);
-    t.dims[0] = 1;
-    starts_of(b, i, t.ndim, starts);
-    ttc_val x = shlo_dynamic_slice(b, l->slices[k], starts, t.dims);
-    p->args[l->ncarried + k] = shlo_reshape(b, x, t.ndim - 1, t.dims + 1);
+    p->args[l->ncarried + k] = shlo_squeeze(b, shlo_dynamic_slice_axis(b, l->slices[k], 0, i, 1), 0);
   }
   run(p, got);
   memcpy(results, got, (size_t)l->ncarried * sizeof *got);
   for (int k = 0; k < l->nstack; k++) {
-    int at = l->ncarried + k, ndim = shlo_ndim(b, state[at]);
-    starts_of(b, i, ndim, starts);
-    results[at] = shlo_dynamic_update_slice(b, state[at], shlo_unsqueeze(b, got[at], 0), starts);
+    int at = l->ncarried + k;
+    results[at] = shlo_dynamic_update_axis(b, state[at], shlo_unsqueeze(b, got[at], 0), 0, i);
   }
   results[l->nstate - 1] = shlo_add(b, i, elem_i(b, i, 1));
   if (l->faults)

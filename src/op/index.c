@@ -50,15 +50,6 @@ ttc_val ttc__user_indices(shlo *b, ttc_lower *c, ttc__fault kind, ttc_val i, int
 
 enum { PIECE = 128 }; /* long lists are joined in pieces */
 
-/* v at `at` along the axis of x */
-static ttc_val put_at(shlo *b, ttc_val x, ttc_val v, int axis, ttc_val at) {
-  ttc_val starts[TTC_MAX_NDIM];
-  for (int k = 0; k < shlo_ndim(b, x); k++) {
-    starts[k] = k == axis ? at : shlo_const_i(b, TTC_S32, 0, 0, NULL);
-  }
-  return shlo_dynamic_update_slice(b, x, v, starts);
-}
-
 /* Along the axis that is open in the result, and perhaps in the first part: the others are written where that ends. */
 static void cat_open(shlo *b, ttc_lower *c, int axis) {
   ttc_dtype d = op_out_dtype(c, 0);
@@ -69,7 +60,7 @@ static void cat_open(shlo *b, ttc_lower *c, int axis) {
   x = shlo_pad(b, x, shlo_convert(b, shlo_const_i(b, TTC_S32, 0, 0, NULL), d), lo, hi, inside);
   for (int k = 1; k < op_list_len(c, 0); k++) {
     ttc_val v = op_list_in_as(c, 0, k, d);
-    x = put_at(b, x, v, axis, at);
+    x = shlo_dynamic_update_axis(b, x, v, axis, at);
     at = shlo_add(b, at, shlo_const_i(b, TTC_S32, shlo_dim(b, v, axis), 0, NULL));
   }
   op_ret(c, 0, x);

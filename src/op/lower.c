@@ -150,6 +150,10 @@ static uint32_t visiting_place(const ttc_lower *c, int i, int k) {
   return at;
 }
 
+ttc_val op_inside(shlo *b, int axis, int ndim, const int64_t *dims, ttc_val length) {
+  return shlo_compare(b, SHLO_LT, shlo_iota(b, TTC_S32, axis, ndim, dims), length);
+}
+
 /* Open number k of the call, an s32. */
 static ttc_val open_number(ttc_lower *c, uint32_t k) {
   ttc__param what = {.kind = TTC__PARAM_NUMBER, .dtype = TTC_S32, .i = c->p->in->call->narg, .k = k};
@@ -171,19 +175,14 @@ static ttc_val open_value(ttc_lower *c, const ttc_tensor *t, const ttc__open *o,
   ttc__base base = c->p->in->bases[slot];
   ttc_val v = slot_before(c->p, slot), n = open_number(c, o->number);
   if (o->kind == TTC__OPEN_PART) {
-    ttc_val starts[TTC_MAX_NDIM];
-    for (int k = 0; k < base.ndim; k++) {
-      starts[k] = k == o->base ? n : shlo_const_i(b, TTC_S32, 0, 0, NULL);
-    }
     base.dims[o->base] = o->extent;
-    return ttc__read_view(b, shlo_dynamic_slice(b, v, starts, base.dims), &base, t);
+    return ttc__read_view(b, shlo_dynamic_slice_axis(b, v, o->base, n, o->extent), &base, t);
   }
   v = ttc__read_view(b, v, &base, t);
   if (o->fill == TTC__FILL_NOT) {
     return v;
   }
-  ttc_val inside = shlo_compare(b, SHLO_LT, shlo_iota(b, TTC_S32, o->axis, t->ndim, t->sizes), n);
-  return shlo_select(b, inside, v, filling(b, (ttc__filling)o->fill, (ttc_dtype)t->dtype));
+  return shlo_select(b, op_inside(b, o->axis, t->ndim, t->sizes, n), v, filling(b, (ttc__filling)o->fill, (ttc_dtype)t->dtype));
 }
 
 ttc_val op_length(ttc_lower *c, int i, int k, int axis) {

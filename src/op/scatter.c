@@ -78,8 +78,7 @@ void ttc__lower_scatter(shlo *b, ttc_lower *c) {
   op_check_indices(c, b, TTC__FAULT_POSITION, idx, axis, shlo_dim(b, x, axis), false);
   ttc_val length = op_length(c, 2, 0, axis);
   if (length.id >= 0) { /* what is past it goes nowhere */
-    ttc_val inside = shlo_compare(b, SHLO_LT, shlo_iota(b, TTC_S32, axis, shape.n, shape.at), length);
-    idx = shlo_select(b, inside, idx, elem_i(b, idx, shlo_dim(b, x, axis)));
+    idx = shlo_select(b, op_inside(b, axis, shape.n, shape.at, length), idx, elem_i(b, idx, shlo_dim(b, x, axis)));
   }
   ttc__give(b, c, 0, ttc__scatter_along(b, kinds[h], x, idx, src, axis));
 }

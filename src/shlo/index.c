@@ -72,6 +72,39 @@ ttc_val shlo_dynamic_update_slice(shlo *b, ttc_val x, ttc_val update, const ttc_
   return shlo__op(b, "stablehlo.dynamic_update_slice", 2 + t.ndim, xs, &t);
 }
 
+/* 0 along all axes but one */
+static bool starts_along(shlo *b, const char *op, ttc_val x, int axis, ttc_val start, ttc_val *starts) {
+  ttc_val xs[2] = {x, start};
+  if (!shlo__ready(b, op, 2, xs)) {
+    return false;
+  }
+  int n = shlo_ndim(b, x);
+  if (axis < 0 || axis >= n) {
+    SHLO_FAIL(b, op, "axis %d of %s is out of range", axis, SHLO_NAME(b, x));
+    return false;
+  }
+  for (int k = 0; k < n; k++) {
+    starts[k] = k == axis ? start : shlo_const_i(b, shlo_dtype(b, start), 0, 0, NULL);
+  }
+  return true;
+}
+
+ttc_val shlo_dynamic_slice_axis(shlo *b, ttc_val x, int axis, ttc_val start, int64_t size) {
+  ttc_val starts[SHLO__MAX_NDIM];
+  if (!starts_along(b, "shlo_dynamic_slice_axis", x, axis, start, starts)) {
+    return TTC_POISON;
+  }
+  shlo_type t = *shlo_typeof(b, x);
+  t.dims[axis] = size;
+  return shlo_dynamic_slice(b, x, starts, t.dims);
+}
+
+ttc_val shlo_dynamic_update_axis(shlo *b, ttc_val x, ttc_val update, int axis, ttc_val start) {
+  ttc_val starts[SHLO__MAX_NDIM];
+  return starts_along(b, "shlo_dynamic_update_axis", x, axis, start, starts) ? shlo_dynamic_update_slice(b, x, update, starts)
+                                                                             : TTC_POISON;
+}
+
 ttc_val shlo_update_slice(shlo *b, ttc_val x, ttc_val update, const int64_t *starts) {
   ttc_val at[SHLO__MAX_NDIM];
   if (!shlo__ready(b, "shlo_update_slice", 1, &x)) {

@@ -183,7 +183,10 @@ ttc_val shlo_reverse(shlo *b, ttc_val x, int naxis, const int *axes);
 /* starts: one integer scalar value per axis. Clamped into range as XLA does. */
 ttc_val shlo_dynamic_slice(shlo *b, ttc_val x, const ttc_val *starts, const int64_t *sizes);
 ttc_val shlo_dynamic_update_slice(shlo *b, ttc_val x, ttc_val update, const ttc_val *starts);
-/* Same with constant starts. */
+/* Along one axis, whole along the others. */
+ttc_val shlo_dynamic_slice_axis(shlo *b, ttc_val x, int axis, ttc_val start, int64_t size);
+ttc_val shlo_dynamic_update_axis(shlo *b, ttc_val x, ttc_val update, int axis, ttc_val start);
+/* shlo_dynamic_update_slice with constant starts. */
 ttc_val shlo_update_slice(shlo *b, ttc_val x, ttc_val update, const int64_t *starts);
 
 /* ---- reductions */
