@@ -10,7 +10,7 @@ import functools
 import importlib
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -315,9 +315,21 @@ def table() -> _Table:
     return _table
 
 
-def functional_table() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of the functional ops that have no row, ours first: AOTAutograd copies what the table holds then."""
-    return _functional_rows(len(torch._decomp.decomposition_table))  # a library may have added some
+class FunctionalTable(Mapping[Any, Callable[..., Any]]):
+    """Decompositions of the functional ops that have no row, ours first. They are gathered when they are asked for, as AOTAutograd
+    does if its cache does not have a graph."""
+
+    def _rows(self) -> dict[Any, Callable[..., Any]]:
+        return _functional_rows(len(torch._decomp.decomposition_table))  # a library may have added some
+
+    def __getitem__(self, op: Any) -> Callable[..., Any]:
+        return self._rows()[op]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows())
+
+    def __len__(self) -> int:
+        return len(self._rows())
 
 
 @functools.lru_cache(maxsize=1)

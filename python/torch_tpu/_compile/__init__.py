@@ -15,7 +15,7 @@ from typing import Any
 from torch import fx
 
 from torch_tpu import _decompose
-from torch_tpu._compile import saved, watch
+from torch_tpu._compile import saved, spared, watch
 from torch_tpu._compile.partition import keep_apart, partition
 from torch_tpu._compile.program import Compiled, refused
 from torch_tpu._settings import checked
@@ -75,15 +75,15 @@ def backend(
         bw_compiler=kept(lambda m, i: Compiled("backward", m, settings)),
         inference_compiler=kept(inference),
         partition_fn=partition,
-        decompositions=_decompose.functional_table(),
+        decompositions=_decompose.FunctionalTable(),
         keep_inference_input_mutations=True,
     )
-    watch.follow()
+    spared.follow()
     watch.made["graphs"] += 1
     saved.mark(module, settings)
     # Floats are given at run time as they are. The pass would make tensors of them, and constants of those it cannot: a trace each.
     floats = unittest.mock.patch.object(graph_compile, "_apply_tensorify_python_scalars", lambda module: None)
-    with saved.in_use(), watch.dumping(settings.get("dump")), floats:
+    with saved.in_use(), spared.without_inductor(), watch.dumping(settings.get("dump")), floats:
         watch.dump_graph("given", module)
         call = compiler(module, list(example_inputs))
     loaded = saved.loaded()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from torch_tpu._bounds import stats
-from torch_tpu._compile import watch
+from torch_tpu._compile import spared, watch
 from torch_tpu._compile.bounded import Bounded, placed
 from torch_tpu._compile.saved import Place, Saved, fill
 from torch_tpu._compile.sizes import Sizes
@@ -117,6 +117,7 @@ class Program:
                 self.bounded = None
         op = self.ops.get(values)
         if op is None:
+            spared.put_off_collection()
             with watch.dumping(self.dump):
                 made = self.ids[values] = self.build(values)
                 op = _C.Program(made, self.inputs, self.into, None, self.settings)
@@ -234,10 +235,16 @@ class _Forget:
 class Compiled(Saved):
     """A compiled graph: called with its inputs in a list, which it empties, it returns its outputs."""
 
-    def __init__(self, name: str, module: fx.GraphModule, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: fx.GraphModule,
+        settings: Mapping[str, Any] | None = None,
+        known: Sequence[int | None] | None = None,
+    ) -> None:
+        """``known``: the nodes' stages, of a graph that was kept."""
         super().__init__()
         settings = dict(settings or {})
-        self._made_of = name, module, settings
         self._time_taken_ns = 0
         self._boxed_call = True  # an attribute of the instance, for wrappers copy those
         watch.dump_graph(name, module)
@@ -249,7 +256,8 @@ class Compiled(Saved):
         self.nargs = len(placeholders)
         self.sizes = Sizes(placeholders)
         self.steps: list[Callable[[list[Any], tuple[int, ...]], None]] = []
-        stage = stages(module.graph)
+        stage = stages(module.graph) if known is None else {n: at for n, at in zip(nodes, known, strict=True) if at is not None}
+        self._made_of = name, module, settings, [stage.get(n) for n in nodes]
         end = max(stage.values(), default=-1)
         returned = {n.args[0] if writes(n) else n for n in nodes[-1].all_input_nodes}
         done = {n: max([stage.get(n, 0), *(stage.get(u, end) for u in n.users)]) for n in nodes if n not in returned}

@@ -116,15 +116,16 @@ class _Unpickler(pickle.Unpickler):
                     self.env.var_to_range[symbol] = span
                     self.env.add_backed_var_to_val(symbol, value)
             return _SYMBOLIC[pytype](SymNode(expr, self.env, pytype, hint))
-        key = tuple(what) if all(type(n) is int for n in (*what[2], *what[3])) else None
-        if key is None or key not in self.made:  # nodes of one type share one
-            dtype, device, sizes, strides, grad = what
+        dtype, device, sizes, strides, grad = what
+        if not all(type(n) is int for n in (*sizes, *strides)):
             with self.mode:
-                val = torch.empty_strided(sizes, strides, dtype=dtype, device=device, requires_grad=grad)
-            if key is None:
-                return val
-            self.made[key] = val
-        return self.made[key]
+                return torch.empty_strided(sizes, strides, dtype=dtype, device=device, requires_grad=grad)
+        key = tuple(what)
+        val = self.made.get(key)
+        if val is None:  # nodes of one type share one; made without the mode, which takes five times as long
+            inner = torch.empty_strided(sizes, strides, dtype=dtype, device="meta", requires_grad=grad)
+            val = self.made[key] = FakeTensor(self.mode, inner, torch.device(device))
+        return val
 
 
 def dumps(module: fx.GraphModule) -> bytes:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import gc
-import logging
 import os
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from torch import fx
 
-from torch_tpu._compile import breaks
 from torch_tpu._core import core
 from torch_tpu._decompose import GraphBuilder, Untraceable
 
@@ -105,59 +100,6 @@ def dump_graph(name: str, module: fx.GraphModule) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- Dynamo
-
-_paused = False
-
-
-def _pause(args: Any) -> None:
-    global _paused
-    if gc.isenabled():
-        gc.disable()
-        _paused = True
-
-
-def _go_on(args: Any) -> None:
-    global _paused
-    if _paused:
-        gc.enable()
-        _paused = False
-
-
-@functools.cache
-def _ask_no_cuda_graphs() -> None:
-    """Dynamo asks CUDA graphs of an optimizer's tensors, on any device, and imports all of Inductor for it: over a second."""
-    from torch._dynamo.variables import optimizer
-
-    inner = getattr(optimizer, "_is_static_for_cudagraphs", None)
-    if inner is not None:
-        optimizer._is_static_for_cudagraphs = lambda x: inner(x) if x.is_cuda else True
-
-
-@functools.cache
-def _do_not_time_guards() -> None:
-    """Dynamo times each graph's guards for its log, with the processor's caches emptied, which takes a fortieth of a second."""
-    from torch._dynamo import guards
-
-    inner = getattr(guards, "profile_guard_manager", None)
-    if inner is not None:
-        timed = guards.guards_log.isEnabledFor
-        guards.profile_guard_manager = lambda *args: inner(*args) if timed(logging.DEBUG) else 0.0
-
-
-def follow() -> None:
-    """Have Python's cycle collector rest while Dynamo compiles: it finds nothing, and takes a tenth of the time. Called for every
-    function that is compiled, for ``torch._dynamo.reset`` forgets it."""
-    from torch._dynamo.callback import callback_handler
-
-    from torch_tpu._compile import optimizers
-
-    _ask_no_cuda_graphs()
-    _do_not_time_guards()
-    breaks.foresee()
-    optimizers.follow()
-    if _pause not in callback_handler.start_callbacks:
-        callback_handler.register_start_callback(_pause)
-        callback_handler.register_end_callback(_go_on)
 
 
 def recompiles() -> list[dict[str, str]]:
