@@ -121,9 +121,10 @@ static void lower_adam(shlo *b, ttc_lower *c) {
       v = shlo_2(b, SHLO_MAX, load(&s, 4, k), v);
       store(&s, 4, k, v);
     }
-    ttc_val size = shlo_div(b, lr, bias_correction(&s, rest1, t));
+    /* size·m / (sqrt(v)/root + eps) with one division an element */
     ttc_val root = shlo_1(b, SHLO_SQRT, bias_correction(&s, rest2, t));
-    ttc_val denominator = shlo_add(b, shlo_div(b, shlo_1(b, SHLO_SQRT, v), root), number(&s, 10, p));
+    ttc_val size = shlo_mul(b, shlo_div(b, lr, bias_correction(&s, rest1, t)), root);
+    ttc_val denominator = shlo_add(b, shlo_1(b, SHLO_SQRT, v), shlo_mul(b, number(&s, 10, p), root));
     store(&s, 0, k, shlo_sub(b, p, shlo_div(b, shlo_mul(b, size, m), denominator)));
   }
 }
