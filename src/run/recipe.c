@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "graph/sums.h"
 #include "run/fuse.h"
 
 #define MAX_FUSED_TEXT ((size_t)24 << 20)
@@ -146,7 +147,10 @@ ttc_status ttc__recipe_join(ttc_plan *plan, ttc_error *err) {
     }
   }
   ttc__composition in = {.npart = e->npart, .nslot = e->nslot, .parts = parts, .slots = slots, .for_tpu = plan->dev->for_tpu};
-  ttc_status st = ttc__compose(&in, &plan->low, &e->places, &e->nplace, err);
+  ttc__summed summed;
+  ttc__sum_products(&in, &summed);
+  ttc_status st = ttc__compose(&summed.all, &plan->low, &e->places, &e->nplace, err);
+  ttc__summed_free(&summed);
   free(parts);
   free(slots);
   if (st == TTC_OK && !list_sizes(e)) {
