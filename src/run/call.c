@@ -266,13 +266,13 @@ static ttc_status enqueue(ttc_device *dev, ttc_plan *plan, const ttc_call *call,
   for (uint32_t k = 0; k < site->nstore; k++) {
     r->stores[k] = site->stores[k];
     r->stores[k]->used = true;
-    ttc_store_retain(r->stores[k]);
+    ttc__store_retain_as(r->stores[k], STORE_QUEUED);
   }
   for (uint32_t k = 0; k < plan->nout; k++) {
     ttc_store *out = res->stores[k];
     r->stores[site->nstore + k] = out;
     if (out != NULL) {
-      atomic_store_explicit(&out->refs, 2, memory_order_relaxed); /* nobody else knows it yet */
+      atomic_store_explicit(&out->refs, STORE_OWNED + STORE_QUEUED, memory_order_relaxed); /* nobody else knows it yet */
     }
   }
   if (plan->low.nverify != 0) {

@@ -129,11 +129,11 @@ static ttc_store *next_unawaited(ttc_device *dev, ttc_store *at) {
   ttc_store *found = NULL;
   ttc__lock_take(&dev->store_lock);
   for (ttc_store *s = at != NULL ? at->next : dev->live; s != NULL && found == NULL;) {
-    int refs = s->awaited ? 0 : atomic_load(&s->refs);
-    while (refs != 0 && !atomic_compare_exchange_weak(&s->refs, &refs, refs + 1)) {
+    uint64_t refs = s->awaited ? 0 : atomic_load(&s->refs);
+    while ((refs & STORE_IN_USE) != 0 && !atomic_compare_exchange_weak(&s->refs, &refs, refs + STORE_OWNED)) {
     }
-    found = refs != 0 ? s : NULL;
-    if (refs == 0 && !s->awaited && s->lags) { /* its last owner is about to put its event among the dropped: let it */
+    found = (refs & STORE_IN_USE) != 0 ? s : NULL;
+    if (found == NULL && !s->awaited && s->lags) { /* its last owner is about to put its event among the dropped: let it */
       ttc__lock_drop(&dev->store_lock);
       sched_yield();
       ttc__lock_take(&dev->store_lock);

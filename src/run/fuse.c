@@ -13,7 +13,6 @@
 #define MAX_PIECES 4096u
 #define MAX_PROGRAMS 1024u       /* about 100 kB each on XLA:CPU */
 #define FORGOTTEN_PART 16u       /* of them at a time, the longest unused */
-#define MAX_WAITING 256u         /* programs being made; who wants one more asks again when its trace has come again */
 #define MAX_VARIANTS 4u          /* of a piece, that have programs */
 #define MAX_LISTED 32u           /* of a piece */
 #define MAX_MORE_NBYTE (1 << 20) /* that a program may write for the sake of other variants */
@@ -83,11 +82,9 @@ static bool grow_refs(ttc__fuse *f, size_t n) {
   f->slots = slots != NULL ? slots : f->slots;
   ttc_store **stores = realloc(f->stores, cap * sizeof *stores);
   f->stores = stores != NULL ? stores : f->stores;
-  uint32_t *held = realloc(f->held, cap * sizeof *held);
-  f->held = held != NULL ? held : f->held;
   uint8_t *flags = realloc(f->flags, cap);
   f->flags = flags != NULL ? flags : f->flags;
-  if (slots == NULL || stores == NULL || held == NULL || flags == NULL) {
+  if (slots == NULL || stores == NULL || flags == NULL) {
     return false;
   }
   f->ref_cap = cap;
@@ -112,28 +109,15 @@ static uint32_t slot_of(ttc__fuse *f, ttc_store *s, uint64_t mark, bool made_her
     s->keyed.mark = mark;
     s->keyed.slot = f->nslot;
     f->stores[f->nslot] = s;
-    f->held[f->nslot] = 0;
     f->flags[f->nslot++] = made_here ? 0 : SLOT_OUTSIDE;
   }
-  f->held[s->keyed.slot]++;
   return s->keyed.slot;
 }
 
-/* Copies into new stores come before the launches, wherever in the trace they are made, and are no part of its key. */
-static void count_copies(ttc_device *dev, uint32_t n, uint64_t mark) {
-  ttc__fuse *f = dev->fuse;
-  for (uint32_t i = 0; i < n; i++) {
-    const record *r = ttc__trace_record(dev, i);
-    for (uint32_t k = 0; r->plan == NULL && k < r->nstore; k++) {
-      if (r->stores[k]->keyed.mark == mark) {
-        f->held[r->stores[k]->keyed.slot]++;
-      }
-    }
-  }
-}
-
 /* The key of the first n records: plans, and what is wired to what. In the flags: who of the stores made here has another owner.
- * Returns how many are launches; 0: none, or out of memory. */
+ * Copies
+ * into new stores come before the launches, wherever in the trace they are made, and are no part of it. Returns how many are
+ * launches; 0: none, or out of memory. */
 static uint32_t describe(ttc_device *dev, uint32_t n) {
   ttc__fuse *f = dev->fuse;
   uint64_t mark = ttc__key_mark();
@@ -159,12 +143,8 @@ static uint32_t describe(ttc_device *dev, uint32_t n) {
       f->words[f->nword++] = slot;
     }
   }
-  if (launches != n) {
-    count_copies(dev, n, mark);
-  }
   for (uint32_t s = 0; s < f->nslot; s++) {
-    bool inside = (f->flags[s] & SLOT_OUTSIDE) == 0;
-    if (inside && (uint32_t)atomic_load_explicit(&f->stores[s]->refs, memory_order_acquire) > f->held[s]) {
+    if ((f->flags[s] & SLOT_OUTSIDE) == 0 && ttc__store_owned(f->stores[s])) {
       f->flags[s] |= SLOT_ALIVE;
     }
   }
@@ -206,6 +186,15 @@ static uint64_t forgotten_before(ttc__fuse *f) {
   return before;
 }
 
+/* Traces that begin as p does are kept back. */
+static void learn(ttc__fuse *f, const piece *p) {
+  for (const variant *v = p->variants; v != NULL; v = v->next) {
+    if (v->plan != NULL && atomic_load_explicit(&v->plan->state, memory_order_acquire) == PLAN_READY) {
+      ttc__ahead_learn(f, v->plan->recipe);
+    }
+  }
+}
+
 /* Pieces without a program are forgotten when there are very many. */
 static void weed(ttc__fuse *f) {
   bool many = ttc__map_count(f->pieces) >= MAX_PIECES;
@@ -217,12 +206,15 @@ static void weed(ttc__fuse *f) {
   size_t it = 0, n;
   const void *key;
   void *value;
+  memset(f->beginnings, 0, sizeof f->beginnings);
   while (ttc__map_next(f->pieces, &it, &key, &n, &value)) {
     piece *p = value;
     bool keep = is_kept(p) ? p->last_use >= before : !many;
     if (!keep || !ttc__map_put(kept, key, n, ttc__hash64(key, n), value)) {
       f->nprogram -= p->nasked;
       free_piece(p);
+    } else {
+      learn(f, p);
     }
   }
   ttc__map_free(f->pieces);
@@ -314,6 +306,7 @@ static bool ask_for(ttc_device *dev, uint32_t n, variant *v) {
   v->plan = plan;
   dev->fuse->stats.programs++;
   ttc__pool_submit_later(dev, plan);
+  ttc__ahead_await(dev->fuse, plan);
   ttc__where_begin(dev);
   return true;
 }
@@ -421,9 +414,13 @@ static void move_record(record *to, record *from) {
   to->numbers = numbers ? to->inline_numbers : to->numbers;
 }
 
+/* The first n records are not the trace's any more. */
 static void publish(ttc_device *dev, uint32_t n) {
+  uint32_t sent = atomic_load_explicit(&dev->sent, memory_order_relaxed), shells = sent < n ? sent : n;
+  ttc__ahead_done(dev, shells);
+  atomic_store_explicit(&dev->sent, sent - shells, memory_order_relaxed);
   atomic_fetch_sub_explicit(&dev->open, n, memory_order_relaxed);
-  atomic_fetch_add(&dev->head, n);
+  atomic_fetch_add(&dev->head, n - shells);
 }
 
 /* One record that runs the n first; false when out of memory. */
@@ -445,7 +442,7 @@ static bool fuse_records(ttc_device *dev, uint32_t n, ttc_plan *plan, record *ou
         bool wanted = outside || (f->flags[s] & SLOT_ALIVE) != 0;
         stores[nstore++] = wanted ? f->stores[s] : NULL;
         if (wanted) {
-          ttc_store_retain(f->stores[s]);
+          ttc__store_retain_as(f->stores[s], STORE_QUEUED);
         }
       }
     }
@@ -508,7 +505,8 @@ void ttc__fuse_cut_first(ttc_device *dev, uint32_t n, ttc_cut reason) {
     keep_lines(dev, n, p);
   }
   const variant *v = p != NULL ? program_of(dev, n, p) : NULL;
-  if (v != NULL && fuse_records(dev, n, v->plan, &fused)) {
+  bool kept = atomic_load_explicit(&dev->sent, memory_order_relaxed) == 0;
+  if (v != NULL && kept && fuse_records(dev, n, v->plan, &fused)) {
     f->stats.hits++;
     f->stats.fused += launches;
     f->stats.unwritten_nbyte += (uint64_t)v->plan->recipe->unwritten_nbyte;
@@ -516,7 +514,9 @@ void ttc__fuse_cut_first(ttc_device *dev, uint32_t n, ttc_cut reason) {
   }
   f->first += n;
   publish(dev, queued);
-  if (reason != TTC_CUT_READ && reason != TTC_CUT_SYNC) { /* there the cutter launches it himself */
+  if (!kept) {
+    ttc__queue_wake_if_due(dev);
+  } else if (reason != TTC_CUT_READ && reason != TTC_CUT_SYNC) { /* there the cutter launches it himself */
     ttc__queue_hurry(dev);
   }
 }
@@ -526,6 +526,7 @@ static void trace_is_new(ttc_device *dev) {
   f->held_nbyte = 0;
   f->look_at_nbyte = atomic_load_explicit(&dev->limit_nbyte, memory_order_relaxed) / HELD_PART;
   ttc__loop_reset(dev);
+  ttc__ahead_reset(dev);
 }
 
 void ttc__fuse_cut_locked(ttc_device *dev, ttc_cut reason) {
@@ -553,15 +554,15 @@ static int64_t held_for_nobody(ttc_device *dev, uint32_t n) {
   (void)describe(dev, n);
   for (uint32_t s = 0; s < f->nslot; s++) {
     bool outside = (f->flags[s] & SLOT_OUTSIDE) != 0;
-    if (outside && (uint32_t)atomic_load_explicit(&f->stores[s]->refs, memory_order_acquire) == f->held[s]) {
+    if (outside && !ttc__store_owned(f->stores[s])) {
       sum += (int64_t)f->stores[s]->nbyte;
     }
   }
   for (uint32_t i = 0; i < n; i++) {
     const record *r = ttc__trace_record(dev, i);
-    if (r->kind == RECORD_UPLOAD && atomic_load_explicit(&r->stores[0]->refs, memory_order_acquire) == 1) {
-      sum += (int64_t)r->stores[0]->nbyte; /* and used by none of them */
-    }
+    const ttc_store *s = r->kind == RECORD_UPLOAD && !ttc__store_owned(r->stores[0]) ? r->stores[0] : NULL;
+    bool used = s != NULL && s->keyed.slot < f->nslot && f->stores[s->keyed.slot] == s;
+    sum += s != NULL && !used ? (int64_t)s->nbyte : 0;
   }
   return sum;
 }
@@ -589,7 +590,9 @@ static void count_again(ttc_device *dev) {
   uint32_t n = atomic_load_explicit(&dev->open, memory_order_relaxed), again;
   trace_is_new(dev);
   for (uint32_t i = 0; i < n; i++) {
-    (void)ttc__loop_add(dev, i, token_of(ttc__trace_record(dev, i)), &again);
+    const record *r = ttc__trace_record(dev, i);
+    (void)ttc__loop_add(dev, i, token_of(r), &again);
+    ttc__ahead_add(dev->fuse, r);
   }
 }
 
@@ -607,12 +610,14 @@ void ttc__fuse_append(ttc_device *dev) {
   }
   if (n == 0) {
     ttc__queue_opened(dev);
+    ttc__ahead_look(f);
   }
   if (asked) {
     ttc__where_note(f, n);
   }
   f->stats.nodes++;
   atomic_fetch_add_explicit(&dev->recorded, 1, memory_order_relaxed);
+  ttc__ahead_add(f, ttc__trace_record(dev, n));
   uint32_t again = 0, begin = ttc__loop_add(dev, n, token, &again);
   if (again != 0) {
     if (begin != 0) {
@@ -626,6 +631,9 @@ void ttc__fuse_append(ttc_device *dev) {
     ttc__fuse_cut_locked(dev, TTC_CUT_NODES);
   } else if (too_heavy(dev, ttc__trace_record(dev, n), n + 1)) {
     ttc__fuse_cut_locked(dev, TTC_CUT_MEMORY);
+  }
+  if (f->ahead) {
+    ttc__ahead_send(dev);
   }
 }
 

@@ -2,7 +2,8 @@
  *
  * A call in this mode becomes the record it would be in any mode, in its place in the queue's ring, but the ring's head stays where
  * it is: nobody launches it. At a cut the records are either given to the queue as they are, or replaced by one record that runs
- * them all as one program, where that was compiled before. All of it is guarded by the dispatch lock. */
+ * them all as one program, where that was compiled before. Those that cannot be are given to the queue before that (ahead.c). All
+ * of it is guarded by the dispatch lock. */
 #ifndef TTC_RUN_FUSE_H
 #define TTC_RUN_FUSE_H
 
@@ -13,6 +14,8 @@
 #define MAX_NODES 2048u /* records of one trace; queue and trace share the ring */
 #define MAX_LOOPS 16u
 #define NOTED_LINES (2 * MAX_NODES)
+#define MAX_WAITING 256u       /* programs being made; who wants one more asks again when its trace has come again */
+#define BEGINNINGS (1u << 20u) /* a power of two: bits for a thousand programs of a thousand calls */
 
 /* A stretch of calls that came again right after itself. */
 typedef struct ttc__loop {
@@ -63,6 +66,12 @@ struct ttc__fuse {
   ttc__last_place *last;
   ttc__loop loops[MAX_LOOPS];
   uint32_t nloop, next_loop;
+  /* ahead.c: */
+  uint64_t path;                        /* hash of the plans so far */
+  bool ahead;                           /* no piece with a program begins like this: what comes is given to the queue at once */
+  uint64_t beginnings[BEGINNINGS / 64]; /* bits of the paths that do lead to one */
+  ttc_plan *asked[MAX_WAITING];         /* programs not seen to be ready, a ring with a reference each */
+  uint32_t first_asked, nasked;
   /* fuse.c: */
   int64_t held_nbyte, look_at_nbyte;
   ttc__map *pieces;  /* by their keys */
@@ -70,7 +79,6 @@ struct ttc__fuse {
   uint32_t *words;   /* the key of the trace that is cut */
   size_t nword, word_cap;
   ttc_store **stores; /* distinct ones, by slot */
-  uint32_t *held;     /* references that the trace's records have to each */
   uint8_t *flags;     /* SLOT_* */
   uint32_t *slots;    /* of all records' stores, in order */
   uint32_t nslot, nref;
@@ -117,6 +125,21 @@ void ttc__where_checked(ttc_device *dev, ttc_plan *plan);
 void ttc__where_tell(ttc_device *dev, uint32_t op, ttc_error *err);
 void ttc__where_forget(ttc_device *dev); /* the fault was looked at */
 
+/* ahead.c: the program is ready: traces that begin as its piece does are kept back. Dispatch lock held, as in all of these. */
+void ttc__ahead_learn(ttc__fuse *f, const ttc__recipe *e);
+/* It was asked for: the same once it is ready. */
+void ttc__ahead_await(ttc__fuse *f, ttc_plan *plan);
+/* A trace is opened: see which are. */
+void ttc__ahead_look(ttc__fuse *f);
+/* The trace begins anew with nothing in it but what was sent already. */
+void ttc__ahead_reset(ttc_device *dev);
+/* It has one more record. */
+void ttc__ahead_add(ttc__fuse *f, const record *r);
+/* Give the queue what is kept back of the trace, which stays open. */
+void ttc__ahead_send(ttc_device *dev);
+/* The first n records, which were sent, are not needed any more. */
+void ttc__ahead_done(ttc_device *dev, uint32_t n);
+
 /* loop.c: the trace begins anew with nothing in it. */
 void ttc__loop_reset(ttc_device *dev);
 /* Record i of the trace was added. The number of records to cut off first, because what comes after them begins a loop; 0: none.
@@ -126,7 +149,13 @@ uint32_t ttc__loop_add(ttc_device *dev, uint32_t i, uint64_t token, uint32_t *ag
 bool ttc__loop_begins(const ttc_device *dev, uint64_t token);
 
 static inline record *ttc__trace_record(ttc_device *dev, uint32_t i) {
-  return &dev->queue[(atomic_load_explicit(&dev->head, memory_order_relaxed) + i) & (QUEUE_CAP - 1)];
+  uint32_t sent = atomic_load_explicit(&dev->sent, memory_order_relaxed);
+  return &dev->queue[(atomic_load_explicit(&dev->head, memory_order_relaxed) - sent + i) & (QUEUE_CAP - 1)];
+}
+
+static inline uint64_t ttc__mix(uint64_t h, uint64_t token) {
+  h = (h ^ token) * 0x9e3779b97f4a7c15u;
+  return h ^ (h >> 29);
 }
 
 #endif

@@ -245,7 +245,7 @@ static uint32_t keep_back(ttc_device *dev, const record *r) {
   uint32_t n = 0;
   for (uint32_t i = 0; (r->plan->recipe != NULL || r->plan->out_open != 0) && i < low->nparam; i++) {
     bool lent = low->params[i].kind == TTC__PARAM_STORE && low->params[i].k != 0;
-    if (lent && atomic_load_explicit(&r->stores[low->params[i].i]->refs, memory_order_acquire) != 1) {
+    if (lent && !ttc__store_alone(r->stores[low->params[i].i])) {
       dev->kept[n++] = i;
     }
   }
@@ -398,8 +398,15 @@ ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err) {
 
 void ttc__record_done(record *r) {
   for (uint32_t k = 0; k < r->nstore; k++) {
-    ttc_store_release(r->stores[k]);
+    ttc__store_release_as(r->stores[k], STORE_QUEUED);
   }
+  if (atomic_load_explicit(&r->shell, memory_order_acquire) == SHELL_NONE ||
+      atomic_exchange_explicit(&r->shell, SHELL_LAUNCHED, memory_order_acq_rel) == SHELL_NONE) {
+    ttc__record_free(r);
+  }
+}
+
+void ttc__record_free(record *r) {
   ttc__plan_release(r->plan);
   if (r->stores != r->inline_stores) {
     free(r->stores);

@@ -7,11 +7,6 @@
 #define FEWEST 16u        /* records of a piece of steps */
 #define FEWEST_CHAIN 128u /* of a piece of a chain */
 
-static uint64_t mix(uint64_t h, uint64_t token) {
-  h = (h ^ token) * 0x9e3779b97f4a7c15u;
-  return h ^ (h >> 29);
-}
-
 /* Records of a piece that repeats every `period`. */
 static uint32_t piece(uint32_t period) {
   uint32_t fewest = period < SHORT ? FEWEST_CHAIN : FEWEST;
@@ -53,7 +48,7 @@ static bool alike(ttc_device *dev, uint32_t i, uint32_t j, uint32_t *same, uint3
 
 /* The record before i with this token, if it is in the trace; i is noted in its place. */
 static bool last_place(ttc__fuse *f, uint64_t token, uint32_t i, uint32_t *at) {
-  ttc__last_place *p = &f->last[mix(0, token) >> 20 & (LAST_PLACES - 1)];
+  ttc__last_place *p = &f->last[ttc__mix(0, token) >> 20 & (LAST_PLACES - 1)];
   bool found = p->token == token && p->at >= f->first && p->at < f->first + i;
   *at = found ? (uint32_t)(p->at - f->first) : 0;
   *p = (ttc__last_place){.token = token, .at = f->first + i};
@@ -63,7 +58,7 @@ static bool last_place(ttc__fuse *f, uint64_t token, uint32_t i, uint32_t *at) {
 static void remember(ttc__fuse *f, uint32_t first, uint32_t n) {
   uint64_t h = 0;
   for (uint32_t k = 0; k < n; k++) {
-    h = mix(h, f->tokens[first + k]);
+    h = ttc__mix(h, f->tokens[first + k]);
   }
   for (uint32_t k = 0; k < f->nloop; k++) {
     if (f->loops[k].hash == h && f->loops[k].n == n) {
@@ -89,7 +84,7 @@ uint32_t ttc__loop_add(ttc_device *dev, uint32_t i, uint64_t token, uint32_t *ag
   ttc__fuse *f = dev->fuse;
   uint32_t last;
   f->tokens[i] = token;
-  f->prefix = mix(f->prefix, token);
+  f->prefix = ttc__mix(f->prefix, token);
   f->ended = false;
   for (uint32_t k = 0; k < f->nloop; k++) {
     f->ended |= f->loops[k].n == i + 1 && f->loops[k].hash == f->prefix;

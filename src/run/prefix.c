@@ -159,8 +159,8 @@ static void publish(ttc_store *dst, ttc_store *src, ttc__prefix *p) {
   r->stores[0] = dst;
   r->stores[1] = src;
   dst->used = src->used = true;
-  ttc_store_retain(dst);
-  ttc_store_retain(src);
+  ttc__store_retain_as(dst, STORE_QUEUED);
+  ttc__store_retain_as(src, STORE_QUEUED);
   ttc__queue_publish(dst->dev, false);
 }
 

@@ -20,8 +20,12 @@ static uint32_t queued(ttc_device *dev) {
   return atomic_load_explicit(&dev->head, memory_order_acquire) - atomic_load_explicit(&dev->tail, memory_order_acquire);
 }
 
-static uint32_t kept_back(ttc_device *dev) {
+static uint32_t in_trace(ttc_device *dev) {
   return atomic_load_explicit(&dev->open, memory_order_relaxed);
+}
+
+static uint32_t kept_back(ttc_device *dev) {
+  return in_trace(dev) - atomic_load_explicit(&dev->sent, memory_order_relaxed);
 }
 
 static void wake_launcher(ttc_device *dev) {
@@ -83,17 +87,19 @@ ttc_status ttc__queue_reserve(ttc_device *dev, ttc_error *err) {
 
 ttc_status ttc__queue_reserve_after(ttc_device *dev, ttc_cut reason, ttc_error *err) {
   TTC_TRY(ttc__queue_reserve(dev, err));
-  if (kept_back(dev) != 0) {
+  if (in_trace(dev) != 0) {
     ttc__fuse_cut_locked(dev, reason);
   }
   return TTC_OK;
 }
 
 record *ttc__queue_slot(ttc_device *dev) {
-  return ttc__trace_record(dev, kept_back(dev));
+  record *r = ttc__trace_record(dev, in_trace(dev));
+  atomic_store_explicit(&r->shell, SHELL_NONE, memory_order_relaxed);
+  return r;
 }
 
-static void wake_if_due(ttc_device *dev) {
+void ttc__queue_wake_if_due(ttc_device *dev) {
   uint32_t wake_at = atomic_load(&dev->wake_at);
   if (wake_at != 0 && queued(dev) >= wake_at) {
     wake_launcher(dev);
@@ -103,7 +109,7 @@ static void wake_if_due(ttc_device *dev) {
 void ttc__queue_publish(ttc_device *dev, bool quiet) {
   atomic_store_explicit(&dev->head, atomic_load_explicit(&dev->head, memory_order_relaxed) + 1, memory_order_release);
   if (!quiet) {
-    wake_if_due(dev);
+    ttc__queue_wake_if_due(dev);
   }
 }
 
@@ -113,7 +119,7 @@ void ttc__queue_prompt(ttc_device *dev, bool ready) {
     (void)ttc__drain(dev, &err); /* cancelled: it stays queued */
     ttc__lock_drop(&dev->launch);
   }
-  wake_if_due(dev);
+  ttc__queue_wake_if_due(dev);
 }
 
 void ttc__queue_opened(ttc_device *dev) {
@@ -202,7 +208,7 @@ static void sleep_until_called(ttc_device *dev, uint32_t records, int64_t nap_ns
   pthread_mutex_lock(&dev->wake_mutex);
   atomic_store(&dev->wake_at, records);
   ttc__lock_drop(&dev->dispatch);
-  while (rc == 0 && queued(dev) < records && atomic_load(&dev->wake_at) != 0 && !(nap_ns == 0 && kept_back(dev) != 0) &&
+  while (rc == 0 && queued(dev) < records && atomic_load(&dev->wake_at) != 0 && !(nap_ns == 0 && in_trace(dev) != 0) &&
          !atomic_load(&dev->stop)) {
     rc = nap_ns != 0 ? pthread_cond_timedwait(&dev->wake, &dev->wake_mutex, &until)
                      : pthread_cond_wait(&dev->wake, &dev->wake_mutex);
@@ -247,11 +253,11 @@ void *ttc__launcher_main(void *arg) {
       ttc__lock_take(&dev->launch);
       (void)ttc__drain(dev, &err); /* cancelled only when stopping */
       ttc__lock_drop(&dev->launch);
-    } else if (kept_back(dev) != 0) {
-      cut_if_idle(dev, &idle);
-    } else if (nap_ns <= LONGEST_NAP_NS) {
+    } else if (nap_ns <= LONGEST_NAP_NS && kept_back(dev) == 0) {
       sleep_until_called(dev, RECORDS_END_NAP, nap_ns);
       nap_ns *= 2;
+    } else if (in_trace(dev) != 0) {
+      cut_if_idle(dev, &idle);
     } else {
       sleep_until_called(dev, 1, 0);
       nap_ns = NAP_NS;

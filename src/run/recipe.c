@@ -75,7 +75,7 @@ ttc__recipe *ttc__recipe_take(ttc_device *dev, uint32_t n, const uint8_t *flags)
     memcpy(e->flags, flags, f->nslot);
     for (uint32_t s = 0; s < f->nslot; s++) {
       e->bases[s] = ttc__base_physical(&f->stores[s]->keyed.base);
-      bool dies = (uint32_t)atomic_load_explicit(&f->stores[s]->refs, memory_order_acquire) == f->held[s];
+      bool dies = !ttc__store_owned(f->stores[s]);
       e->flags[s] |= (flags[s] & SLOT_OUTSIDE) != 0 && dies && f->stores[s]->nbyte >= LENT_FROM ? SLOT_DIES : 0;
       bool inside = (flags[s] & (SLOT_OUTSIDE | SLOT_ALIVE)) == 0;
       e->unwritten_nbyte += inside ? (int64_t)ttc__base_nbyte(&e->bases[s]) : 0;
@@ -209,6 +209,7 @@ static void take_stores(const ttc__recipe *e, unfolding *u, record *r) {
       if ((fresh == 0 ? outside : !outside && given) && r->stores[from++] != NULL) {
         ttc_store_release(u->stores[s]);
         u->stores[s] = r->stores[from - 1];
+        ttc__store_retain_as(u->stores[s], STORE_OWNED - STORE_QUEUED);
         r->stores[from - 1] = NULL;
       }
     }

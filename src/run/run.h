@@ -17,10 +17,19 @@
 #include "ttc_fuse.h"
 #include "ttc_trace.h"
 
+/* Who has a store, counted apart: its owners, the records that are to run with it, and the open trace, which still has to know it
+ * by its address (fuse.h). Its contents go with the last of the first two, and then it is marked; the rest of it goes with the
+ * last. */
+#define STORE_OWNED UINT64_C(1)
+#define STORE_QUEUED (UINT64_C(1) << 32)
+#define STORE_NOTED (UINT64_C(1) << 48)
+#define STORE_GONE (UINT64_C(1) << 63)
+#define STORE_IN_USE (STORE_NOTED - 1)
+
 struct ttc_store {
   ttc__keyed keyed; /* first: key.c sees only this. Guarded by the dispatch lock */
   ttc_device *dev;
-  atomic_int refs;
+  _Atomic uint64_t refs; /* STORE_* */
   bool used;     /* dispatch order: some call reads or writes it, so its base shape is settled. Guarded by the dispatch lock */
   size_t nbyte;  /* likewise */
   uint64_t born; /* records that were kept back until then (ttc_device.recorded) */
@@ -84,9 +93,13 @@ typedef struct ttc__fuse ttc__fuse;
 
 #define RECORD_INLINE_STORES 8
 #define RECORD_INLINE_NUMBERS 4
+/* What is left of a record that runs before its trace is cut: NOTED: the trace needs it still; LAUNCHED: nobody else does. */
+enum { SHELL_NONE, SHELL_NOTED, SHELL_LAUNCHED };
+
 typedef struct record {
-  uint8_t kind; /* record_kind */
-  uint64_t tag; /* of a trace */
+  uint8_t kind;          /* record_kind */
+  _Atomic uint8_t shell; /* SHELL_* */
+  uint64_t tag;          /* of a trace */
   uint32_t nstore, nnumber;
   ttc_plan *plan; /* LAUNCH */
   union {
@@ -134,7 +147,8 @@ struct ttc_device {
 
   record *queue;               /* [QUEUE_CAP] */
   _Atomic uint32_t head, tail; /* free running */
-  _Atomic uint32_t open;       /* records after head that are kept back, under the dispatch lock */
+  _Atomic uint32_t open;       /* records of the open trace, under the dispatch lock .. */
+  _Atomic uint32_t sent;       /* .. and how many of them, the first, are before head; the others are kept back */
   _Atomic uint64_t recorded;   /* records that were ever kept back */
   ttc__fuse *fuse;             /* NULL until some call is to be kept back */
   _Atomic bool keeps_texts;    /* so are lowered texts, from then on */
@@ -273,6 +287,20 @@ ttc_status ttc__store_fill_undefined(ttc_store *s, const ttc__base *base, ttc_er
 ttc_status ttc__store_read(ttc_store *s, const ttc__base *base, size_t offset, size_t nbyte, void *dst, ttc_error *err);
 /* If it is open, it is made anew, as long as what is in it. No lock held. */
 ttc_status ttc__store_close(ttc_store *s, ttc_error *err);
+/* A record's reference instead of an owner's, or the trace's. */
+static inline void ttc__store_retain_as(ttc_store *s, uint64_t unit) {
+  atomic_fetch_add_explicit(&s->refs, unit, memory_order_relaxed);
+}
+void ttc__store_release_as(ttc_store *s, uint64_t unit); /* STORE_OWNED or STORE_QUEUED; s may be NULL */
+void ttc__store_forget(ttc_store *s);                    /* STORE_NOTED */
+static inline bool ttc__store_owned(const ttc_store *s) {
+  return (uint32_t)atomic_load_explicit(&s->refs, memory_order_acquire) != 0;
+}
+/* Has only one record it, or one owner? */
+static inline bool ttc__store_alone(const ttc_store *s) {
+  uint64_t refs = atomic_load_explicit(&s->refs, memory_order_acquire) & STORE_IN_USE;
+  return refs == STORE_OWNED || refs == STORE_QUEUED;
+}
 void ttc__base_flat(ttc__base *base, ttc_dtype d, size_t nbyte);
 size_t ttc__base_nbyte(const ttc__base *base);
 
@@ -297,6 +325,8 @@ ttc_status ttc__drain(ttc_device *dev, ttc_error *err);
 ttc_status ttc__launch_all(ttc_device *dev, ttc_error *err);
 void *ttc__launcher_main(void *dev);
 
+/* Wake the launch thread if it waits for no more records than are queued. Dispatch lock held. */
+void ttc__queue_wake_if_due(ttc_device *dev);
 /* A record is kept back, the first: the launch thread should see to it that it is not for long. Dispatch lock held. */
 void ttc__queue_opened(ttc_device *dev);
 /* Have the launch thread take notice at once. */
@@ -342,10 +372,11 @@ void ttc__prefix_launch(ttc_device *dev, record *r, ttc_error *err); /* launch l
 
 /* ---- launch.c */
 ttc_status ttc__launch(ttc_device *dev, record *r, ttc_error *err); /* only TTC_CANCELLED is returned; failures poison */
-void ttc__record_done(record *r);
-ttc__poison *ttc__poison_by(uint32_t writer, ttc_error *err);  /* err with the op's name */
-void ttc__note_error(ttc_device *dev, ttc__poison *p);         /* for ttc_device_synchronize; takes a reference of its own */
-ttc_status ttc__report_error(ttc_device *dev, ttc_error *err); /* the first that nobody has read, if any; forgets all */
+void ttc__record_done(record *r);                                   /* it was launched */
+void ttc__record_free(record *r);                                   /* what does not go with its stores */
+ttc__poison *ttc__poison_by(uint32_t writer, ttc_error *err);       /* err with the op's name */
+void ttc__note_error(ttc_device *dev, ttc__poison *p);              /* for ttc_device_synchronize; takes a reference of its own */
+ttc_status ttc__report_error(ttc_device *dev, ttc_error *err);      /* the first that nobody has read, if any; forgets all */
 /* The first fault that programs launched so far have found, as an error; forgets it. late: it may be some other call's than the one
  * that is told. Waits for the programs. Launch lock held. */
 ttc_status ttc__report_fault(ttc_device *dev, bool late, ttc_error *err);

@@ -66,7 +66,7 @@ ttc_status ttc__store_make(ttc_device *dev, bool locked, const ttc__base *base, 
   s->keyed.mark = 0;
   s->keyed.slot = 0;
   s->dev = dev;
-  atomic_init(&s->refs, 1);
+  atomic_init(&s->refs, STORE_OWNED);
   s->used = false;
   s->nbyte = nbyte;
   s->born = atomic_load_explicit(&dev->recorded, memory_order_relaxed);
@@ -104,7 +104,7 @@ ttc_status ttc_store_new(ttc_device *dev, size_t nbyte, const ttc_spec *spec, tt
 }
 
 void ttc_store_retain(ttc_store *s) {
-  atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+  ttc__store_retain_as(s, STORE_OWNED);
 }
 
 static void raise(_Atomic int64_t *now, _Atomic int64_t *peak, int64_t delta) {
@@ -161,12 +161,26 @@ void ttc__store_clear(ttc_store *s) {
   }
 }
 
-void ttc_store_release(ttc_store *s) {
-  if (s != NULL && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) {
+void ttc__store_release_as(ttc_store *s, uint64_t unit) {
+  uint64_t left = s != NULL ? atomic_fetch_sub_explicit(&s->refs, unit, memory_order_acq_rel) - unit : STORE_IN_USE;
+  if ((left & STORE_IN_USE) == 0) {
     ttc__store_clear(s);
     ttc__promise(s->dev, s->nbyte, -1);
+    if (left == 0 || atomic_fetch_or_explicit(&s->refs, STORE_GONE, memory_order_acq_rel) == 0) {
+      recycle(s);
+    }
+  }
+}
+
+/* Whoever comes last of this and the mark's setting above recycles. */
+void ttc__store_forget(ttc_store *s) {
+  if (atomic_fetch_sub_explicit(&s->refs, STORE_NOTED, memory_order_acq_rel) == (STORE_GONE | STORE_NOTED)) {
     recycle(s);
   }
+}
+
+void ttc_store_release(ttc_store *s) {
+  ttc__store_release_as(s, STORE_OWNED);
 }
 
 size_t ttc_store_nbyte(const ttc_store *s) {

@@ -72,7 +72,7 @@ static void publish_one(ttc_store *s, record_kind kind, const ttc__base *base, p
   r->stores = r->inline_stores;
   r->numbers = r->inline_numbers;
   r->stores[0] = s;
-  ttc_store_retain(s);
+  ttc__store_retain_as(s, STORE_QUEUED);
   if (atomic_load_explicit(&s->dev->open, memory_order_relaxed) != 0) {
     ttc__fuse_append(s->dev);
   } else {
