@@ -1,6 +1,7 @@
 /* What is launched ahead of its trace's cut. Keeping records back is worth it only where they may become one program; other code
  * would have the device wait while it is recorded, and wait itself afterwards. So a trace is kept back while it is how a piece with
- * a program begins, told by its plans alone, and once it is not its records are given to the queue as they come.
+ * a program begins, told by its plans alone, and once it is not its records are given to the queue as they come. A trace whose
+ * pieces are found late, when a loop is seen in it, is learned as a whole: a program was there and could not be used.
  *
  * Such a record leaves its shell in the ring: the plan, and which stores the call had. What a trace is told by at its cut, what its
  * program is made of, loops and lines are all taken from shells as from records. Stores' addresses stay theirs until then; their
@@ -9,19 +10,23 @@
 
 #include "run/fuse.h"
 
-/* Is a bit there for the path so far? Beginnings that share one are kept back for a record too long. */
+/* Paths that share a bit have a trace kept back for a record too long. */
 static uint64_t *word_of(ttc__fuse *f, uint64_t path, uint64_t *bit) {
   uint64_t at = path / (UINT64_MAX / BEGINNINGS + 1);
   *bit = UINT64_C(1) << (at & 63);
   return &f->beginnings[at >> 6];
 }
 
+static void learn(ttc__fuse *f, uint64_t path) {
+  uint64_t bit, *word = word_of(f, path, &bit);
+  *word |= bit;
+}
+
 void ttc__ahead_learn(ttc__fuse *f, const ttc__recipe *e) {
-  uint64_t path = 0, bit;
+  uint64_t path = 0;
   for (uint32_t i = 0; i < e->npart; i++) {
     path = ttc__mix(path, e->parts[i].plan->serial);
-    uint64_t *word = word_of(f, path, &bit);
-    *word |= bit;
+    learn(f, path);
   }
 }
 
@@ -52,15 +57,21 @@ void ttc__ahead_await(ttc__fuse *f, ttc_plan *plan) {
 
 void ttc__ahead_reset(ttc_device *dev) {
   ttc__fuse *f = dev->fuse;
+  for (uint32_t i = 0; f->missed && i < f->npath; i++) {
+    learn(f, f->paths[i]);
+  }
+  f->missed = false;
   f->path = 0;
+  f->npath = 0;
   f->ahead = atomic_load_explicit(&dev->sent, memory_order_relaxed) != 0;
 }
 
 void ttc__ahead_add(ttc__fuse *f, const record *r) {
-  if (r->plan != NULL && !f->ahead) { /* copies into new stores are no part of what a trace is known by */
+  if (r->plan != NULL) { /* copies into new stores are no part of what a trace is known by */
     uint64_t bit;
     f->path = ttc__mix(f->path, r->plan->serial);
-    f->ahead = (*word_of(f, f->path, &bit) & bit) == 0;
+    f->paths[f->npath++] = f->path;
+    f->ahead = f->ahead || (*word_of(f, f->path, &bit) & bit) == 0;
   }
 }
 

@@ -18,6 +18,7 @@
 #define MAX_MORE_NBYTE (1 << 20) /* that a program may write for the sake of other variants */
 #define SEEN_BEFORE 2u           /* times a piece must have come before its program is made */
 #define SEEN_OFTEN 32u           /* the same where another program gives its results and more */
+#define MADE_HERE (1u << 31u)    /* in a key, with a slot that is not from before the trace */
 #define HELD_PART 10             /* of the device's memory, that records may hold for nobody else */
 
 /* A program of a piece: for given results that somebody may read afterwards. */
@@ -138,9 +139,10 @@ static uint32_t describe(ttc_device *dev, uint32_t n) {
     for (uint32_t k = 0; k < r->nstore; k++) {
       ttc_store *s = r->stores[k];
       bool met = s != NULL && s->keyed.mark == mark;
-      uint32_t slot = s != NULL ? slot_of(f, s, mark, !met && makes(f, r, k)) : UINT32_MAX;
+      bool made_here = s != NULL && !met && makes(f, r, k);
+      uint32_t slot = s != NULL ? slot_of(f, s, mark, made_here) : UINT32_MAX;
       f->slots[f->nref++] = slot;
-      f->words[f->nword++] = slot;
+      f->words[f->nword++] = slot ^ (made_here ? MADE_HERE : 0);
     }
   }
   for (uint32_t s = 0; s < f->nslot; s++) {
@@ -506,6 +508,7 @@ void ttc__fuse_cut_first(ttc_device *dev, uint32_t n, ttc_cut reason) {
   }
   const variant *v = p != NULL ? program_of(dev, n, p) : NULL;
   bool kept = atomic_load_explicit(&dev->sent, memory_order_relaxed) == 0;
+  f->missed = f->missed || (v != NULL && !kept);
   if (v != NULL && kept && fuse_records(dev, n, v->plan, &fused)) {
     f->stats.hits++;
     f->stats.fused += launches;

@@ -67,7 +67,9 @@ struct ttc__fuse {
   ttc__loop loops[MAX_LOOPS];
   uint32_t nloop, next_loop;
   /* ahead.c: */
-  uint64_t path;                        /* hash of the plans so far */
+  uint64_t path, paths[MAX_NODES]; /* hash of the plans so far, and what it was after each */
+  uint32_t npath;
+  bool missed;                          /* a program was there for what had been sent already */
   bool ahead;                           /* no piece with a program begins like this: what comes is given to the queue at once */
   uint64_t beginnings[BEGINNINGS / 64]; /* bits of the paths that do lead to one */
   ttc_plan *asked[MAX_WAITING];         /* programs not seen to be ready, a ring with a reference each */

@@ -293,6 +293,33 @@ static void ever_new(void) {
   ttc_store_release(x[1].store);
 }
 
+/* Calls wired alike, the first writing a store that is older than the trace or was made in it: a program of the one is given a
+ * store more than that of the other. */
+static void older_than_its_trace(void) {
+  ten a = empty(TTC_F32, DIMS(13)), y;
+  float zeros[13] = {0};
+  OK(put(&a, zeros));
+  for (int k = 0; k < 10; k++) {
+    bool older = k < 4 || k % 2 == 1;
+    OK(ttc_device_flush(dev, &err));
+    ten x = empty(TTC_F32, DIMS(13));
+    if (older) {
+      OK(add(&a, &a, 1, &a, NULL));
+      OK(ttc_device_flush(dev, &err));
+    }
+    uint64_t unwritten = fused().unwritten_nbyte, hits = fused().hits;
+    OK(add(&a, &a, 1, &x, NULL));
+    OK(add(&x, &a, 1, NULL, &y));
+    ttc_store_release(x.store);
+    OK(get(&y, zeros));
+    ttc_store_release(y.store);
+    OK(ttc_device_wait_fused(dev, &err));
+    CHECK_EQ(fused().hits - hits, k == 2 || k == 3 || k == 5 || k > 6);
+    CHECK_EQ(fused().unwritten_nbyte - unwritten, k == 8 ? sizeof zeros : 0);
+  }
+  ttc_store_release(a.store);
+}
+
 /* In place: the store keeps one buffer, and a copy into it is told from a copy into a new one. */
 static void in_place(void) {
   ten x = empty(TTC_F32, DIMS(4));
@@ -372,6 +399,7 @@ int main(void) {
   finds_no_memory();
   reads_what_failed();
   more_results();
+  older_than_its_trace();
   in_place();
   loop();
   other_modes();
