@@ -73,7 +73,7 @@ def test_loops_have_the_cpus_numbers_and_a_fixed_set_of_programs(name):
             assert asked[40] == few.get(name, 1), asked
 
 
-@pytest.mark.parametrize("name", ["reads", "plain", "prepared", "buckets"])
+@pytest.mark.parametrize("name", ["reads", "accumulation", "gan", "plain", "prepared", "buckets"])
 def test_loops_run_fused(name):
     """Also those that read nothing, whether their batches come with each step or were all there before."""
     for _ in range(2):
