@@ -7,8 +7,8 @@
 #include "base/str.h"
 
 #define MAX_TEXT ((size_t)8 << 20)
-#define MAX_LINES 8 /* of a product's text */
-#define FEWEST 3u   /* products worth joining */
+#define MAX_LINES 16 /* of a product's text */
+#define FEWEST 3u    /* products worth joining */
 #define OUTSIDE UINT32_MAX
 
 /* What a slot holds from one write to the next. */
@@ -19,10 +19,12 @@ typedef struct version {
   uint32_t nread;
 } version;
 
+/* `%name = op(%operand) ..`. */
 typedef struct line {
-  char op[16];
-  int name, operand; /* of %name, and of its operand: -1 - k is parameter k */
-  const char *at, *end;
+  char op[24];
+  int name, operand;               /* -1 - k is parameter k */
+  const char *at, *before, *after; /* the line, what is before its operand and after it */
+  const char *end;
 } line;
 
 /* A factor [rows, depth] or [depth, rows]. */
@@ -82,33 +84,59 @@ static bool read_matrix(const char *p, int64_t dims[2], char element[16]) {
   return true;
 }
 
-/* `    %3 = "stablehlo.reshape"(%2) ..`. */
+/* `    %3 = "stablehlo.reshape"(%2) ..`, or `%3 = stablehlo.optimization_barrier %2 ..`. */
 static bool read_line(const char *p, line *l) {
   l->at = p;
   l->end = strchr(p, '\n');
-  if (l->end == NULL || strncmp(p, "    %", 5) != 0 || (p = read_name(p + 4, &l->name)) == NULL ||
-      strncmp(p, " = \"stablehlo.", 14) != 0) {
+  if (l->end == NULL || strncmp(p, "    %", 5) != 0 || (p = read_name(p + 4, &l->name)) == NULL || strncmp(p, " = ", 3) != 0) {
     return false;
   }
-  if (sscanf(p + 14, "%15[a-z_]", l->op) != 1) {
+  l->before = p + 3;
+  p = strchr(p + 3, '%');
+  if (p == NULL || p > l->end || sscanf(l->before + (*l->before == '"' ? 1 : 0), "stablehlo.%23[a-z_]", l->op) != 1) {
     return false;
   }
-  p = strstr(p, "\"(");
-  return p != NULL && p < l->end && read_name(p + 2, &l->operand) != NULL;
+  l->after = read_name(p, &l->operand);
+  return l->after != NULL;
 }
 
 static bool is_view(const line *l) {
-  return strcmp(l->op, "slice") == 0 || strcmp(l->op, "reshape") == 0 || strcmp(l->op, "transpose") == 0;
+  return strcmp(l->op, "slice") == 0 || strcmp(l->op, "reshape") == 0 || strcmp(l->op, "transpose") == 0 ||
+         strcmp(l->op, "optimization_barrier") == 0;
 }
 
-/* A factor that another was exchanged for is what that was. */
-static void unturn(const product *p, factor *f) {
-  for (int k = 0; k < p->nline; k++) {
+/* The line that makes `name`, past barriers. NULL: a parameter. */
+static const line *line_of(const product *p, int name) {
+  const line *found = NULL;
+  for (int k = p->nline; k-- > 0;) {
     const line *l = &p->lines[k];
-    if (l->name == f->name && strcmp(l->op, "transpose") == 0 && strstr(l->at, "permutation = array<i64: 1, 0>") != NULL) {
-      f->name = l->operand;
-      f->axis = 1 - f->axis;
-      return;
+    if (l->name == name) {
+      found = l;
+      name = strcmp(l->op, "optimization_barrier") == 0 ? l->operand : name;
+    }
+  }
+  return found;
+}
+
+static bool turns(const line *l, const char *permutation) {
+  const char *p = l != NULL && strcmp(l->op, "transpose") == 0 ? strstr(l->at, permutation) : NULL;
+  return p != NULL && p < l->end;
+}
+
+/* A factor whose axes were exchanged, plainly or as in_rows of op/matmul.c does, is what it was before. */
+static void unturn(const product *p, factor *f) {
+  const line *l = line_of(p, f->name);
+  if (turns(l, "array<i64: 1, 0>")) {
+    f->name = l->operand;
+    f->axis = 1 - f->axis;
+  } else if (l != NULL && strcmp(l->op, "reshape") == 0 && f->axis == 1) {
+    const line *turned = line_of(p, l->operand), *split = turns(turned, "array<i64: 1, 2, 0>") ? line_of(p, turned->operand) : NULL;
+    int64_t dims[2];
+    char element[16];
+    const char *type = split != NULL && strcmp(split->op, "reshape") == 0 ? strstr(split->after, "tensor<") : NULL;
+    if (read_matrix(type, dims, element) && dims[0] == f->depth && dims[1] == f->rows) {
+      f->name = split->operand;
+      f->axis = 0;
     }
   }
 }
@@ -331,14 +359,25 @@ static void put_factor(sum *s, uint32_t i, const product *p, const factor *f, tt
   put_matrix(types, p, f, f->depth);
 }
 
-/* Part i's lines but for the product's, under names of their own. */
+/* Part i's lines that make its factors, under names of their own. */
 static void put_factors(sum *s, uint32_t i, const product *p) {
+  bool needed[MAX_LINES] = {false};
+  int names[2] = {p->x.name, p->y.name};
+  for (int k = p->nline; k-- > 0;) {
+    const line *l = &p->lines[k];
+    for (int j = 0; j < 2; j++) {
+      needed[k] |= l->name == names[j];
+      names[j] = l->name == names[j] ? l->operand : names[j];
+    }
+  }
   for (int k = 0; k < p->nline; k++) {
     const line *l = &p->lines[k];
-    const char *rest = strchr(strstr(l->at, "\"("), ')');
-    ttc__str_addf(&s->lines, "    %%p%u_%d = \"stablehlo.%s\"(", i, l->name, l->op);
-    put_named(s, &s->lines, i, l->operand);
-    ttc__str_addn(&s->lines, rest, (size_t)(l->end + 1 - rest));
+    if (needed[k]) {
+      ttc__str_addf(&s->lines, "    %%p%u_%d = ", i, l->name);
+      ttc__str_addn(&s->lines, l->before, (size_t)(strchr(l->before, '%') - l->before));
+      put_named(s, &s->lines, i, l->operand);
+      ttc__str_addn(&s->lines, l->after, (size_t)(l->end + 1 - l->after));
+    }
   }
   put_factor(s, i, p, &p->x, &s->x, &s->xt);
   put_factor(s, i, p, &p->y, &s->y, &s->yt);

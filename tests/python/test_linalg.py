@@ -254,11 +254,21 @@ def test_lstsq_without_full_rank():
 
 
 @pytest.mark.parametrize(
-    "rows, columns, inner", [(512, 384, 512), (256, 64, 600), (1024, 1000, 512), (512, 512, 512), (520, 64, 512)]
+    "rows, columns, inner",
+    [
+        (512, 384, 512),
+        (256, 64, 600),
+        (1024, 1000, 512),
+        (512, 512, 512),
+        (520, 64, 512),
+        (1024, 256, 32),
+        (256, 10, 5),
+        (256, 3, 1),
+    ],
 )
 @pytest.mark.parametrize("how", ["eager", "compiled"])
 def test_product_with_a_transposed_left_side(rows: int, columns: int, inner: int, how: str) -> None:
-    """A weight's gradient gᵀ·x: simulated devices compute some shapes as (xᵀ·g)ᵀ."""
+    """A weight's gradient gᵀ·x: simulated devices compute some shapes as (xᵀ·g)ᵀ, and lay g out in rows for others."""
     g, x, c = (torch.randn(n, m) for n, m in ((inner, rows), (inner, columns), (rows, columns)))
 
     def products(g: torch.Tensor, x: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -45,6 +45,11 @@ def turned(g, x):
     return (total,)
 
 
+def rows(g, x):
+    """Factors of 256 columns, which simulated devices lay out anew."""
+    return plain(g.repeat(1, 1, 4), x)
+
+
 def in_place(g, x):
     total = torch.ones(WIDE, NARROW, device=g.device)
     before = total * 3
@@ -85,7 +90,7 @@ def large(g, x):
     return plain(g.repeat(1, 64, 1), x.repeat(1, 64, 1))
 
 
-@pytest.mark.parametrize("f", [plain, turned, in_place, seen, overwritten, mixed, large], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f", [plain, turned, rows, in_place, seen, overwritten, mixed, large], ids=lambda f: f.__name__)
 def test_values(f):
     want = f(*inputs("cpu"))
     g, x = inputs("tpu")
@@ -98,7 +103,7 @@ def test_values(f):
             torch.testing.assert_close(a.cpu(), b, atol=2e-3 if f is large else 2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("f", "joined"), [(plain, True), (turned, True), (in_place, True), (large, False)])
+@pytest.mark.parametrize(("f", "joined"), [(plain, True), (turned, True), (rows, True), (in_place, True), (large, False)])
 def test_one_product_where_it_pays(f, joined, tmp_path: Path):
     """A large batch is multiplied as it comes."""
     g, x = inputs("tpu", BATCH + 1)  # other programs than those above
