@@ -1,4 +1,4 @@
-/* ttc_fuse.h - calls that are kept back and run together (ttc_call.defer): where the open trace was cut, and what became of the
+/* ttc_fuse.h - calls that may be kept back and run together (ttc_call.defer): where the open trace was cut, and what became of the
  * pieces. Conventions as in ttc.h. */
 #ifndef TTC_FUSE_H
 #define TTC_FUSE_H
@@ -26,7 +26,7 @@ typedef enum ttc_cut { TTC_CUTS(TTC_CUT_NAME) TTC_NCUT } ttc_cut;
 #undef TTC_CUT_NAME
 
 typedef struct ttc_fuse_stats {
-  uint64_t nodes;             /* calls kept back so far */
+  uint64_t nodes;             /* calls in traces so far, kept back or not */
   uint64_t runs;              /* traces cut */
   uint64_t hits;              /* of them run by one program */
   uint64_t fused;             /* calls in those */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import enum
+import functools
 import importlib
 import os
 import sys
@@ -48,6 +49,7 @@ def _stepped(*_: Any) -> None:
         _C.stepped()
 
 
+@functools.cache
 def _users(file: str) -> bool:
     """Is it neither PyTorch's file nor ours?"""
     return not file.startswith((os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"))
