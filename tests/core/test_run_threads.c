@@ -4,6 +4,7 @@
 
 #include "base/lock.h"
 #include "run_tools.h"
+#include "ttc_fuse.h"
 
 enum { THREADS = 4, SHARED = 4, N = 16 };
 static ten shared[SHARED];
@@ -46,9 +47,13 @@ static void *work(void *arg) {
   return NULL;
 }
 
-static void test_threads(void) {
+/* kept_back: all share one trace, most of which is launched before it is cut. */
+static void test_threads(bool kept_back) {
   pthread_t threads[THREADS];
   float host[N] = {0};
+  deferring = kept_back;
+  atomic_store(&stop, false);
+  atomic_store(&rounds, 0);
   for (int i = 0; i < SHARED; i++) {
     shared[i] = empty(TTC_F32, DIMS(N));
     OK(put(&shared[i], host));
@@ -66,8 +71,10 @@ static void test_threads(void) {
   for (int i = 0; i < SHARED; i++) {
     ttc_store_release(shared[i].store);
   }
+  OK(ttc_device_wait_fused(dev, &err));
   OK(ttc_device_synchronize(dev, &err));
   CHECK_EQ(stats().live_nbyte, 0);
+  deferring = 0;
 }
 
 /* More calls than the queue has room for, none of them read. */
@@ -138,6 +145,7 @@ int main(void) {
   test_slow_compile();
   test_interrupt();
   test_full_queue();
-  test_threads();
+  test_threads(false);
+  test_threads(true);
   return CHECK_DONE();
 }
