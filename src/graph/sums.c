@@ -75,7 +75,7 @@ static const char *read_name(const char *p, int *name) {
 static bool read_matrix(const char *p, int64_t dims[2], char element[16]) {
   long long m, n;
   char type[16];
-  if (p == NULL || sscanf(p, "tensor<%lldx%lldx%15[a-z0-9A-Z]>", &m, &n, type) != 3) {
+  if (p == NULL || sscanf(p, "tensor<%lldx%lldx%15[a-z0-9A-Z]>", &m, &n, type) != 3 || (*type >= '0' && *type <= '9')) {
     return false;
   }
   dims[0] = m;

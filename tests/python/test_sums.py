@@ -1,4 +1,5 @@
-"""Sums of small products in DeferAndFuse: one product of the factors side by side, where nobody sees what is between.
+"""Sums of small products in DeferAndFuse and in compiled functions: one product of the factors side by side, where nobody sees what
+is between.
 
 Values are CPU PyTorch's. A trace is one program from the third time on.
 """
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch_tpu._compile import program
 
 STEPS, BATCH, WIDE, NARROW = 6, 8, 64, 32
 
@@ -136,3 +138,50 @@ def test_an_lstm_learns_as_on_the_cpu(layers):
         torch.tpu.compiler.wait()
     for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         torch.testing.assert_close(b.cpu(), a, atol=2e-5, rtol=1e-4)
+
+
+class Loop(torch.nn.Module):
+    """A cell at each step; the sums of its weights' gradients are mixed with others'."""
+
+    def __init__(self, cell: type[torch.nn.RNNCellBase]) -> None:
+        super().__init__()
+        self.cell = cell(NARROW, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor | tuple[torch.Tensor, ...] = torch.zeros(x.shape[1], 24, device=x.device)
+        h = (h, h) if isinstance(self.cell, torch.nn.LSTMCell) else h
+        for t in range(len(x)):
+            h = self.cell(x[t], h)
+        out = h[0] if isinstance(h, tuple) else h
+        return out.square().mean() + self.cell.weight_hh.square().mean()
+
+
+@pytest.mark.parametrize("cell", [torch.nn.LSTMCell, torch.nn.GRUCell, torch.nn.RNNCell], ids=lambda c: c.__name__)
+def test_compiled_loops(cell, monkeypatch):
+    counts = []
+
+    def join(graph, was=program.join_products):
+        before = sum(n.target is torch.ops.aten.mm.default for n in graph.nodes)
+        was(graph)
+        counts.append((before, sum(n.target is torch.ops.aten.mm.default for n in graph.nodes)))
+
+    monkeypatch.setattr(program, "join_products", join)
+    torch.manual_seed(7)
+    net, _ = Loop(cell), torch._dynamo.reset()
+    ours = Loop(cell).to("tpu")
+    ours.load_state_dict(net.state_dict())
+    x = inputs("cpu")[1]
+    net(x).backward()
+    torch.compile(ours, backend="tpu", dynamic=False)(x.to("tpu")).backward()
+    for a, b in zip(net.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(b.grad.cpu(), a.grad, atol=2e-6, rtol=1e-4)
+    assert any(after < before - STEPS for before, after in counts), counts
+
+
+@pytest.mark.parametrize("f", [plain, turned, rows, seen, mixed, large], ids=lambda f: f.__name__)
+def test_compiled_values(f):
+    torch._dynamo.reset()
+    g, x = inputs("cpu")
+    got = torch.compile(f, backend="tpu", dynamic=False)(g.to("tpu"), x.to("tpu"))
+    for a, b in zip(got, f(g, x), strict=True):
+        torch.testing.assert_close(a.cpu(), b, atol=2e-3 if f is large else 2e-5, rtol=1e-5)

@@ -16,6 +16,7 @@ from torch_tpu._compile.bounded import Bounded, placed
 from torch_tpu._compile.saved import Place, Saved, fill
 from torch_tpu._compile.sizes import Sizes
 from torch_tpu._compile.stages import stages, writes
+from torch_tpu._compile.sums import join_products
 from torch_tpu._decompose import GraphBuilder, Untraceable
 from torch_tpu._patch import on_tpu
 from torch_tpu._settings import number
@@ -247,6 +248,7 @@ class Compiled(Saved):
         settings = dict(settings or {})
         self._time_taken_ns = 0
         self._boxed_call = True  # an attribute of the instance, for wrappers copy those
+        join_products(module.graph)
         watch.dump_graph(name, module)
         nodes = list(module.graph.nodes)
         slot = {n: i for i, n in enumerate(nodes)}
