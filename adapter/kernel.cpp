@@ -276,7 +276,8 @@ void run_or_define(ttc_device* dev, uint32_t op, c10::ArrayRef<ttc_arg> args, c1
                    .into = into.data(),
                    .prompt = prompt ? 1U : 0U,
                    .defer = how == kFuse ? 1U : 0U,
-                   .settings = settings};
+                   .settings = settings,
+                   .narrow = 0};
   ttc_error err;
   err.op[0] = '\0';
   ttc_status st = ttc_call_run(dev, &call, res, &err);

@@ -268,6 +268,7 @@ typedef struct ttc_call {
   uint32_t prompt;               /* 1: launch it in this call if nothing is before it, as pays for rare calls (compiled graphs) */
   uint32_t defer;                /* 1: may be kept back, to run together with calls made later (ttc_fuse.h) */
   uint32_t settings; /* 0: the process's; else 4·(number of a list of compiler options, or 0) + (1 + matmul precision, or 0) */
+  uint32_t narrow;   /* 1: with a program for just these sizes, even where stores are longer than what is in them */
 } ttc_call;
 
 typedef struct ttc_plan ttc_plan;

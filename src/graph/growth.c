@@ -45,39 +45,55 @@ static uint64_t growth_hash(const ttc_tensor *list, uint32_t n, int64_t dim) {
   return ttc__hash64(words, (2 + (size_t)list[0].ndim) * sizeof *words) | 1;
 }
 
-uint8_t ttc__growing(ttc__growth *table, const ttc_call *call, int64_t *total, int64_t *bound) {
+bool ttc__growing(ttc__lengths *l, const ttc_call *call, ttc__opened *opened) {
   const ttc_op_row *row = ttc__op_row(call->op);
   if (row == NULL || row->pad != PAD_JOIN || strcmp(row->name, "cat") != 0 || call->ninto != 0 || call->args[0].n < 2) {
-    return 0;
+    return false;
   }
   const ttc_tensor *list = call->args[0].tensor;
   int ndim = list[0].ndim;
   int64_t dim = call->args[1].kind == TTC_ARG_INT ? call->args[1].i + (call->args[1].i < 0 ? ndim : 0) : -1, more = 0;
   if (dim < 0 || dim >= ndim) {
-    return 0;
+    return false;
   }
   for (uint32_t k = 0; k < call->args[0].n; k++) {
     if (ttc__absent(&list[k]) || list[k].ndim != ndim || list[k].dtype != list[0].dtype) {
-      return 0;
+      return false;
     }
     more += k > 0 ? list[k].sizes[dim] : 0;
   }
-  int64_t before = list[0].sizes[dim], other = ttc__nelem(ndim, list[0].sizes);
-  *total = before + more;
-  if (other <= 0 || !grows(table, growth_hash(list, call->args[0].n, dim), before, *total, false)) {
-    return 0;
+  int64_t before = list[0].sizes[dim], other = ttc__nelem(ndim, list[0].sizes), total = before + more;
+  if (other <= 0 || !grows(l->growths, growth_hash(list, call->args[0].n, dim), before, total, false)) {
+    return false;
   }
-  *bound = ttc__bound_of(*total, other / before * (int64_t)ttc_dtype_nbyte((ttc_dtype)list[0].dtype));
-  return (uint8_t)(ndim - dim);
+  int64_t bound = ttc__bound_of(total, other / before * (int64_t)ttc_dtype_nbyte((ttc_dtype)list[0].dtype));
+  *opened = (ttc__opened){.axes = {(uint16_t)(1u << (ndim - 1 - dim))}, .any = true, .outer = 1, .length = total, .bound = bound};
+  return true;
 }
 
-/* A call that makes what it writes of numbers alone: aten::arange, or fill and zero, which may grow along their last axis. They are
- * told apart from others like them by what they are otherwise. */
-static bool made_of_numbers(const ttc_call *call, const char *name, ttc__growth *table) {
+/* The axes of `sizes` that are as long as a batch that came lately, in one bit each. *bound: up to which they are open. */
+static uint16_t batch_axes(const ttc__lengths *l, int ndim, const int64_t *sizes, int64_t *bound) {
+  uint16_t axes = 0;
+  for (uint32_t k = 0; axes == 0 && k < TTC__CURRENT && l->current[k] != 0; k++) {
+    *bound = ttc__batch_bound(l->current[k]);
+    for (int a = 0; a < ndim; a++) {
+      axes |= sizes[a] == l->current[k] ? (uint16_t)(1u << a) : 0;
+    }
+  }
+  return axes;
+}
+
+/* A call that makes what it writes of numbers alone, aten::arange, or fill and zero: along which axes that is open. They grow along
+ * their last axis, and are told apart from others like them by what they are otherwise. */
+static uint16_t made_of_numbers(const ttc_call *call, const char *name, ttc__lengths *l, int64_t *bound) {
   const ttc_tensor *to = call->into[0];
   bool range = strcmp(name, "arange.start_step") == 0, fill = strcmp(name, "fill.Scalar") == 0 || strcmp(name, "zero") == 0;
   if (to->ndim == 0 || (range && to->ndim != 1) || !(range || (fill && call->args[0].kind == TTC_ARG_TENSOR))) {
-    return false;
+    return 0;
+  }
+  uint16_t axes = batch_axes(l, to->ndim, to->sizes, bound);
+  if (axes != 0) {
+    return axes;
   }
   uint64_t words[2 + TTC_MAX_NDIM] = {call->op, to->dtype};
   int last = to->ndim - 1;
@@ -85,53 +101,138 @@ static bool made_of_numbers(const ttc_call *call, const char *name, ttc__growth 
     words[2 + k] = (uint64_t)to->sizes[k];
   }
   uint64_t hash = ttc__hash64(words, (2 + (size_t)last) * sizeof *words) | 1;
-  return grows(table, hash, to->sizes[last] - 1, to->sizes[last], fill);
+  *bound = ttc__bound_of(to->sizes[last], ttc__nelem(last, to->sizes) * (int64_t)ttc_dtype_nbyte((ttc_dtype)to->dtype));
+  return grows(l->growths, hash, to->sizes[last] - 1, to->sizes[last], fill) ? (uint16_t)(1u << last) : 0;
 }
 
-bool ttc__growing_range(ttc__growth *table, const ttc_call *call, ttc__wide *w) {
+bool ttc__growing_range(ttc__lengths *l, const ttc_call *call, ttc__wide *w) {
   const ttc_op_row *row = ttc__op_row(call->op);
   if (row == NULL || call->ninto != 1 || call->into[0] == NULL) {
     return false;
   }
   const ttc_tensor *to = call->into[0];
   ttc__base *base = &((ttc__keyed *)(void *)to->store)->base;
-  if (base->open != 0 || !ttc__is_whole_store(to) || !ttc__wide_reserve(w, call->narg, 1) ||
-      !made_of_numbers(call, row->name, table)) {
+  if (base->open != 0 || !ttc__is_whole_store(to) || !ttc__wide_reserve(w, call->narg, 1)) {
     return false;
   }
-  int last = to->ndim - 1;
-  int64_t n = to->sizes[last],
-          bound = ttc__bound_of(n, ttc__nelem(last, to->sizes) * (int64_t)ttc_dtype_nbyte((ttc_dtype)to->dtype));
-  base->open = (uint8_t)(last + 1);
+  int64_t bound = 0, *sizes = w->extents;
+  uint16_t axes = made_of_numbers(call, row->name, l, &bound);
+  if (axes == 0) {
+    return false;
+  }
+  base->open = axes;
   base->bound = bound;
   w->call = *call;
   w->nopen = w->nnumber = 0;
+  w->opened = (ttc__opened){.any = true, .outer = 1, .bound = bound};
   w->tensors[0] = *to;
-  memcpy(w->extents, to->sizes, to->ndim * sizeof *w->extents);
-  w->extents[last] = bound;
-  ttc__dense_strides(to->ndim, w->extents, w->extents + TTC_MAX_NDIM);
-  w->tensors[0].sizes = w->extents;
-  w->tensors[0].strides = w->extents + TTC_MAX_NDIM;
+  for (int a = 0; a < to->ndim; a++) {
+    bool open = ((axes >> a) & 1) != 0;
+    sizes[a] = open ? bound : to->sizes[a];
+    w->opened.axes[0] |= open ? (uint16_t)(1u << (to->ndim - 1 - a)) : 0;
+    w->opened.length = open ? to->sizes[a] : w->opened.length;
+  }
+  ttc__dense_strides(to->ndim, sizes, sizes + TTC_MAX_NDIM);
+  w->tensors[0].sizes = sizes;
+  w->tensors[0].strides = sizes + TTC_MAX_NDIM;
   if (call->args[0].kind == TTC_ARG_TENSOR) { /* what is filled */
     memcpy(w->args, call->args, call->narg * sizeof *w->args);
     w->args[0].tensor = w->tensors;
     w->call.args = w->args;
-    w->open[w->nopen++] = (ttc__open){.kind = TTC__OPEN_NOT};
+    w->open[w->nopen++] = (ttc__open){.kind = TTC__OPEN_NOT, .outer = 1};
   }
   w->into[0] = &w->tensors[0];
   w->call.into = w->into;
-  w->out_open = 1;
-  w->out_length = n;
-  w->out_bound = bound;
   return true;
 }
 
-bool ttc__spec_stretch(ttc_spec *spec, uint8_t out_open, int64_t size) {
-  int order[TTC_MAX_NDIM];
-  if (spec->ndim < out_open || !ttc__dense_order(spec->ndim, spec->sizes, spec->strides, order)) {
+/* ----------------------------------------------------------------------------------------------------------- batches */
+
+#define SMALLEST_BATCH 16
+
+int64_t ttc__batch_bound(int64_t length) {
+  int64_t bound = SMALLEST_BATCH;
+  while (bound < length) {
+    bound *= 2;
+  }
+  return bound;
+}
+
+bool ttc__is_about_current(const ttc__lengths *l, int64_t length) {
+  for (uint32_t k = 0; l != NULL && k < TTC__CURRENT && l->current[k] != 0; k++) {
+    if (length - l->current[k] <= 2 && l->current[k] - length <= 2) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* A model's weights come one after another; batches of features have a step between them. Indices and masks are no weights. */
+#define STEP_CALLS 8u
+
+/* Has the axis had as many other sizes as have programs of their own? */
+static bool varies(ttc__batch *table, uint64_t hash, int64_t size, uint64_t calls, bool weight) {
+  ttc__batch *b = &table[(hash >> 20) & (TTC__BATCHES - 1)];
+  if (b->hash != hash) {
+    *b = (ttc__batch){.hash = hash};
+  }
+  uint32_t most = sizeof b->sizes / sizeof *b->sizes;
+  for (uint32_t k = 0; k < b->nsize; k++) {
+    if (b->sizes[k] == size) {
+      return false;
+    }
+  }
+  bool follows = b->nsize > 0 && weight && calls - b->calls < STEP_CALLS;
+  b->calls = calls;
+  if (follows) {
+    b->nsize = 0;
+  }
+  if (b->nsize < most) {
+    b->sizes[b->nsize++] = size;
     return false;
   }
-  spec->sizes[spec->ndim - out_open] = size;
+  return true;
+}
+
+static void make_current(ttc__lengths *l, int64_t length) {
+  uint32_t k = 0;
+  while (k < TTC__CURRENT - 1 && l->current[k] != length) {
+    k++;
+  }
+  memmove(l->current + 1, l->current, k * sizeof *l->current);
+  l->current[0] = length;
+}
+
+int ttc__batch_axis(ttc__lengths *l, ttc_dtype dtype, int ndim, const int64_t *sizes, uint64_t calls) {
+  int found = -1;
+  bool weight = dtype != TTC_S64 && dtype != TTC_BOOL;
+  for (int a = ndim - 1; a >= 0; a--) {
+    uint64_t words[2 + TTC_MAX_NDIM] = {dtype, (uint64_t)a << 32 | (uint64_t)ndim};
+    for (int k = 0; k < ndim; k++) {
+      words[2 + k] = k == a ? 0 : (uint64_t)sizes[k];
+    }
+    uint64_t hash = ttc__hash64(words, (2 + (size_t)ndim) * sizeof *words) | 1;
+    found = sizes[a] > 1 && varies(l->batches, hash, sizes[a], calls, weight) && found < 0 ? a : found;
+  }
+  if (found >= 0) {
+    make_current(l, sizes[found]);
+  }
+  return found;
+}
+
+bool ttc__spec_stretch(ttc_spec *spec, uint16_t axes, const ttc__opened *o, bool wide) {
+  int order[TTC_MAX_NDIM];
+  if ((axes >> spec->ndim) != 0 || !ttc__dense_order(spec->ndim, spec->sizes, spec->strides, order)) {
+    return false;
+  }
+  for (unsigned left = axes; left != 0; left &= left - 1) {
+    int64_t *size = &spec->sizes[spec->ndim - 1 - __builtin_ctz(left)];
+    int64_t from = o->outer * (wide ? o->length : o->bound), to = o->outer * (wide ? o->bound : o->length);
+    if (*size != from) {
+      return false;
+    }
+    *size = to;
+  }
   int64_t stride = 1;
   for (int k = spec->ndim - 1; k >= 0; k--) {
     spec->strides[order[k]] = stride;

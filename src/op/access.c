@@ -247,11 +247,34 @@ bool ttc__base_of_spec(const ttc_spec *spec, ttc__base *base) {
   return true;
 }
 
+bool ttc__base_of_open(const ttc_spec *spec, uint16_t axes, const ttc__opened *o, ttc__base *base) {
+  int order[TTC_MAX_NDIM], n = 0;
+  if (!ttc__base_of_spec(spec, base) || !ttc__dense_order(spec->ndim, spec->sizes, spec->strides, order)) {
+    return false;
+  }
+  if (axes == 0) {
+    return true;
+  }
+  if (spec->ndim + (o->outer > 1 ? 1 : 0) > TTC_MAX_NDIM) {
+    return false;
+  }
+  for (int k = 0; k < spec->ndim; k++) {
+    bool open = ((axes >> (spec->ndim - 1 - order[k])) & 1) != 0;
+    if (open && o->outer > 1) {
+      base->dims[n++] = o->outer;
+    }
+    base->open |= open ? (uint16_t)(1u << n) : 0;
+    base->dims[n++] = open ? o->length : spec->sizes[order[k]];
+  }
+  base->ndim = (uint8_t)n;
+  base->bound = o->bound;
+  return true;
+}
+
 ttc_val ttc__to_physical(shlo *b, ttc_val v, const ttc_spec *spec, const ttc__base *base) {
   int order[TTC_MAX_NDIM];
   if (!ttc__dense_order(spec->ndim, spec->sizes, spec->strides, order)) {
     return shlo_error(b, TTC_UNIMPLEMENTED, "a fresh result with holes or overlapping strides");
   }
-  (void)base;
-  return shlo_transpose(b, v, order);
+  return shlo_reshape(b, shlo_transpose(b, v, order), base->ndim, base->dims);
 }

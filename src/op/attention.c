@@ -247,8 +247,24 @@ static int64_t block_size(const shlo *b, const ttc__tiles *t) {
   return n;
 }
 
+/* Keys past their length are masked out, in the bias or in a mask of their own. */
+static void end_keys(shlo *b, attention *a) {
+  int64_t dims[4] = {1, 1, 1, a->t.keys};
+  ttc_val in = op_inside(b, 3, 4, dims, a->length), bias = a->bias;
+  if (bias.id < 0) {
+    a->bias = in;
+  } else if (shlo_dtype(b, bias) == TTC_BOOL) {
+    a->bias = elem_and(b, bias, in);
+  } else {
+    a->bias = shlo_select(b, in, bias, shlo_const_f(b, shlo_dtype(b, bias), -INFINITY, 0, NULL));
+  }
+}
+
 static void cut_into_blocks(shlo *b, attention *a) {
   ttc__tiles *t = &a->t;
+  if (a->length.id >= 0) {
+    end_keys(b, a);
+  }
   t->cq = t->ck = block_size(b, t);
   t->mbatch = t->mheads = 1;
   t->nrun = 2, t->nfree = 1;
@@ -275,10 +291,6 @@ static void lower_forward(shlo *b, ttc_lower *c) {
   }
   if (!in_blocks(&a.t)) {
     forward_at_once(b, c, &a);
-    return;
-  }
-  if (a.length.id >= 0) {
-    op_refuse(c, "%s of long queries and keys of a length given at run time", op_name(c));
     return;
   }
   ttc_val out, lse, max;
@@ -412,7 +424,7 @@ static ttc_status infer_multi_head(const ttc_call *call, uint32_t max, ttc_spec 
    .pad = PAD_HEADS}
 const ttc_op_row ttc__attention_rows[] = {
     {ELEM_HEAD("_sdpa_forward", lower_forward, FORWARD, TOL_DOT), .pad = PAD_ATTENTION},
-    ELEM_ROW("_sdpa_backward", lower_backward, BACKWARD, TOL_LOOSE),
+    {ELEM_HEAD("_sdpa_backward", lower_backward, BACKWARD, TOL_LOOSE), .pad = PAD_ATTENTION_BACK},
     {ELEM_HEAD("_scaled_dot_product_flash_attention_for_cpu", lower_forward, FORWARD_FLASH, TOL_DOT), .pad = PAD_ATTENTION},
     {ELEM_HEAD("_scaled_dot_product_flash_attention_for_cpu_backward", lower_backward, BACKWARD_FLASH, TOL_LOOSE),
      .pad = PAD_ATTENTION_BACK},

@@ -70,7 +70,7 @@ static void cat_open(shlo *b, ttc_lower *c, int axis) {
 static void lower_cat(shlo *b, ttc_lower *c) {
   ttc_dtype d = op_out_dtype(c, 0);
   int axis = op_axis(c, 1, op_out_ndim(c, 0)), n = 0, len = op_list_len(c, 0);
-  if (op_out_open(c) == op_out_ndim(c, 0) - axis && len > 0) {
+  if (op_out_open(c, axis) && len > 0) {
     cat_open(b, c, axis);
     return;
   }

@@ -1,40 +1,9 @@
 /* Lowering: what a rule asks is answered from the call, and what it returns is written where the call wants it. */
-#include "op/lower.h"
+#include "op/frame.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* One program being built: what all nodes of a graph share. */
-typedef struct program {
-  const ttc__lower_in *in;
-  shlo *b;
-  uint32_t *first; /* [narg + 1] place in visiting order of each argument's first tensor; last: of the first `into` */
-  ttc_val *slots;  /* [nslot] current contents; meaningful where read or written */
-  uint8_t *have;   /* [nslot] HAVE_* */
-  ttc__param *params;
-  ttc_val *param_values;
-  uint32_t nparam, cap;
-  ttc_val fault; /* TTC_POISON until something is checked */
-  bool quiet;
-  int depth; /* regions around what is being lowered */
-  bool carry_faults, fault_in_region;
-  uint32_t nverify;
-  ttc__verify verify[TTC__MAX_VERIFY];
-} program;
-enum { HAVE_PARAM = 1, HAVE_WRITE = 2 };
-
-struct ttc_lower {
-  program *p;
-  ttc_lower *graph; /* the graph's own frame while one of its nodes is lowered, else NULL */
-  const ttc_call *call;
-  const ttc_op_row *row;
-  uint32_t nout;
-  const ttc_spec *outs;
-  const ttc_val *values; /* graph values, for nodes */
-  ttc_val *rets;         /* [nout], TTC_POISON until op_ret */
-};
 
 uint32_t ttc__visit(const ttc_call *call, ttc__visitor visit, void *ctx) {
   uint32_t n = 0;
@@ -61,7 +30,7 @@ uint32_t ttc__visit(const ttc_call *call, ttc__visitor visit, void *ctx) {
 
 /* ------------------------------------------------------------------------------------------------------ parameters */
 
-static ttc_val param(program *p, ttc__param what, ttc_dtype d, int ndim, const int64_t *dims) {
+ttc_val ttc__param_value(program *p, ttc__param what, ttc_dtype d, int ndim, const int64_t *dims) {
   for (uint32_t i = 0; i < p->nparam; i++) {
     const ttc__param *q = &p->params[i];
     if (what.kind != TTC__PARAM_STORE && q->kind == what.kind && q->dtype == what.dtype && q->i == what.i && q->k == what.k) {
@@ -91,16 +60,19 @@ static ttc_val param(program *p, ttc__param what, ttc_dtype d, int ndim, const i
 
 static ttc_val slot_param(program *p, uint32_t slot) {
   ttc__base base = ttc__base_physical(&p->in->bases[slot]);
-  return param(p, (ttc__param){.kind = TTC__PARAM_STORE, .i = slot}, (ttc_dtype)base.dtype, base.ndim, base.dims);
+  return ttc__param_value(p, (ttc__param){.kind = TTC__PARAM_STORE, .i = slot}, (ttc_dtype)base.dtype, base.ndim, base.dims);
 }
 
 /* What is in a buffer, without what is past the end. */
 static ttc_val closed(program *p, uint32_t slot, ttc_val v) {
   const ttc__base *base = &p->in->bases[slot];
-  return base->open != 0 ? shlo_slice_axis(p->b, v, base->open - 1, 0, base->dims[base->open - 1]) : v;
+  for (int a = 0; a < base->ndim; a++) {
+    v = ((base->open >> a) & 1) != 0 ? shlo_slice_axis(p->b, v, a, 0, base->dims[a]) : v;
+  }
+  return v;
 }
 
-static ttc_val slot_value(program *p, uint32_t slot) {
+ttc_val ttc__slot_value(program *p, uint32_t slot) {
   if (p->have[slot] == 0) {
     p->slots[slot] = closed(p, slot, slot_param(p, slot));
     p->have[slot] = HAVE_PARAM;
@@ -109,9 +81,9 @@ static ttc_val slot_value(program *p, uint32_t slot) {
 }
 
 /* Arguments always see the contents from before the call. */
-static ttc_val slot_before(program *p, uint32_t slot) {
+ttc_val ttc__slot_before(program *p, uint32_t slot) {
   if ((p->have[slot] & HAVE_WRITE) == 0) {
-    return slot_value(p, slot);
+    return ttc__slot_value(p, slot);
   }
   for (uint32_t i = 0; i < p->nparam; i++) {
     if (p->params[i].kind == TTC__PARAM_STORE && p->params[i].i == slot) {
@@ -119,437 +91,6 @@ static ttc_val slot_before(program *p, uint32_t slot) {
     }
   }
   return closed(p, slot, slot_param(p, slot));
-}
-
-/* ------------------------------------------------------------------------------------------------ asking: arguments */
-
-static const ttc_arg none = {.kind = TTC_ARG_NONE};
-static const ttc_arg *arg(const ttc_lower *c, int i) {
-  return i >= 0 && (uint32_t)i < c->call->narg ? &c->call->args[i] : &none;
-}
-
-int op_param(const ttc_lower *c) {
-  return c->row->param;
-}
-const char *op_name(const ttc_lower *c) {
-  return c->row->name;
-}
-unsigned op_narg(const ttc_lower *c) {
-  return c->call->narg;
-}
-bool op_given(const ttc_lower *c, int i) {
-  return arg(c, i)->kind != TTC_ARG_NONE;
-}
-
-static uint32_t visiting_place(const ttc_lower *c, int i, int k) {
-  const ttc_arg *a = arg(c, i);
-  uint32_t at = c->p->first[i];
-  for (int j = 0; j < k; j++) {
-    at += ttc__absent(&a->tensor[j]) ? 0 : 1;
-  }
-  return at;
-}
-
-ttc_val op_inside(shlo *b, int axis, int ndim, const int64_t *dims, ttc_val length) {
-  return shlo_compare(b, SHLO_LT, shlo_iota(b, TTC_S32, axis, ndim, dims), length);
-}
-
-/* Open number k of the call, an s32. */
-static ttc_val open_number(ttc_lower *c, uint32_t k) {
-  ttc__param what = {.kind = TTC__PARAM_NUMBER, .dtype = TTC_S32, .i = c->p->in->call->narg, .k = k};
-  return param(c->p, what, TTC_S32, 0, NULL);
-}
-
-static ttc_val filling(shlo *b, ttc__filling fill, ttc_dtype d) {
-  if (fill == TTC__FILL_LOWEST || fill == TTC__FILL_HIGHEST) {
-    return fill == TTC__FILL_LOWEST ? shlo_lowest(b, d) : shlo_highest(b, d);
-  }
-  int64_t v = fill == TTC__FILL_ONE ? 1 : 0;
-  return ttc__is_inexact(d) ? shlo_const_f(b, d, (double)v, 0, NULL) : shlo_const_i(b, d, v, 0, NULL);
-}
-
-/* A tensor of an open store: a part of it like any other tensor, or all of it up to the bound, with what is past the length as the
- * row's kind wants it. Never multiplied by 0: it may be NaN. */
-static ttc_val open_value(ttc_lower *c, const ttc_tensor *t, const ttc__open *o, uint32_t slot) {
-  shlo *b = c->p->b;
-  ttc__base base = c->p->in->bases[slot];
-  ttc_val v = slot_before(c->p, slot), n = open_number(c, o->number);
-  if (o->kind == TTC__OPEN_PART) {
-    base.dims[o->base] = o->extent;
-    return ttc__read_view(b, shlo_dynamic_slice_axis(b, v, o->base, n, o->extent), &base, t);
-  }
-  v = ttc__read_view(b, v, &base, t);
-  if (o->fill == TTC__FILL_NOT) {
-    return v;
-  }
-  return shlo_select(b, op_inside(b, o->axis, t->ndim, t->sizes, n), v, filling(b, (ttc__filling)o->fill, (ttc_dtype)t->dtype));
-}
-
-ttc_val op_length(ttc_lower *c, int i, int k, int axis) {
-  const ttc_arg *a = arg(c, i);
-  const ttc__open *open = c->p->in->open;
-  if (open == NULL || c->graph != NULL || (a->kind != TTC_ARG_TENSOR && a->kind != TTC_ARG_TENSORS) || ttc__absent(&a->tensor[k])) {
-    return TTC_POISON;
-  }
-  const ttc__open *o = &open[visiting_place(c, i, k)];
-  axis = axis < 0 ? axis + a->tensor[k].ndim : axis;
-  return o->kind == TTC__OPEN_WHOLE && o->axis == axis ? open_number(c, o->number) : TTC_POISON;
-}
-
-int op_out_open(const ttc_lower *c) {
-  return c->graph == NULL ? c->p->in->out_open : 0;
-}
-
-static ttc_val tensor_value(ttc_lower *c, int i, int k) {
-  const ttc_tensor *t = &arg(c, i)->tensor[k];
-  if (ttc__absent(t)) {
-    return shlo_error(c->p->b, TTC_INTERNAL, "%s reads an absent tensor (argument %d)", op_name(c), i);
-  }
-  if (t->value >= 0 && c->values != NULL) {
-    return c->values[t->value];
-  }
-  uint32_t place = visiting_place(c, i, k), slot = c->p->in->slots[place];
-  if (c->p->in->open != NULL && c->p->in->open[place].kind != TTC__OPEN_NOT) {
-    return open_value(c, t, &c->p->in->open[place], slot);
-  }
-  return ttc__read_view(c->p->b, slot_before(c->p, slot), &c->p->in->bases[slot], t);
-}
-
-/* torch.get_default_dtype() at the call. */
-static ttc_dtype default_float(const ttc_lower *c) {
-  uint32_t d = c->p->in->call->default_float;
-  return d != 0 ? (ttc_dtype)d : TTC_F32;
-}
-
-static ttc_dtype scalar_dtype(const ttc_lower *c, const ttc_scalar *s) {
-  if (s->dtype != TTC_DTYPE_INVALID) {
-    return (ttc_dtype)s->dtype;
-  }
-  switch ((ttc_scalar_kind)s->kind) {
-    case TTC_SCALAR_BOOL:
-      return TTC_BOOL;
-    case TTC_SCALAR_INT:
-      return TTC_S64;
-    case TTC_SCALAR_FLOAT:
-      return default_float(c);
-    case TTC_SCALAR_COMPLEX:
-      break;
-  }
-  return ttc__dtype_complex(default_float(c));
-}
-
-static ttc_val constant(shlo *b, const ttc_scalar *s, ttc_dtype d) {
-  if (s->kind == TTC_SCALAR_COMPLEX && ttc__is_complex(d)) {
-    ttc_dtype r = ttc__dtype_real(d);
-    return shlo_complex(b, shlo_const_f(b, r, s->re, 0, NULL), shlo_const_f(b, r, s->im, 0, NULL));
-  }
-  if (s->kind == TTC_SCALAR_BOOL || s->kind == TTC_SCALAR_INT) {
-    return ttc__is_inexact(d) ? shlo_const_f(b, d, (double)s->i, 0, NULL) : shlo_const_i(b, d, s->i, 0, NULL);
-  }
-  if (ttc__is_inexact(d)) {
-    return shlo_const_f(b, d, s->re, 0, NULL);
-  }
-  return shlo_convert(b, shlo_const_f(b, TTC_F64, s->re, 0, NULL), d);
-}
-
-static const ttc_scalar *scalar(const ttc_lower *c, int i, int k) {
-  const ttc_arg *a = arg(c, i);
-  if ((a->kind == TTC_ARG_SCALAR && k == 0) || (a->kind == TTC_ARG_SCALARS && k >= 0 && (uint32_t)k < a->n)) {
-    return &a->scalar[k];
-  }
-  return NULL;
-}
-
-static bool is_static(const ttc_lower *c, int i) {
-  return i < 64 && ((c->row->static_args >> i) & 1) != 0;
-}
-
-ttc_val op_num(ttc_lower *c, int i, int k, ttc_dtype d) {
-  const ttc_arg *a = arg(c, i);
-  shlo *b = c->p->b;
-  if (a->kind == TTC_ARG_INT || a->kind == TTC_ARG_BOOL) {
-    return shlo_const_i(b, d, a->i, 0, NULL);
-  }
-  if (a->kind == TTC_ARG_TENSOR && c->values != NULL) { /* of a graph that is called within another */
-    return shlo_convert(b, tensor_value(c, i, k), d);
-  }
-  const ttc_scalar *s = scalar(c, i, k);
-  if (s == NULL) {
-    return shlo_error(b, TTC_INTERNAL, "%s: argument %d is no number", op_name(c), i);
-  }
-  if (c->graph != NULL) {
-    return s->wrapped == 2 ? op_num(c->graph, (int)s->i, (int)s->re, d) : constant(b, s, d);
-  }
-  if (is_static(c, i)) {
-    return constant(b, s, d);
-  }
-  ttc__param what = {.kind = TTC__PARAM_NUMBER, .dtype = (uint8_t)d, .i = (uint32_t)i, .k = (uint32_t)k};
-  return param(c->p, what, d, 0, NULL);
-}
-
-ttc_val op_in(ttc_lower *c, int i) {
-  const ttc_arg *a = arg(c, i);
-  if (a->kind == TTC_ARG_TENSOR) {
-    return tensor_value(c, i, 0);
-  }
-  const ttc_scalar *s = scalar(c, i, 0);
-  return op_num(c, i, 0, s != NULL ? scalar_dtype(c, s) : TTC_S64);
-}
-
-ttc_val op_in_as(ttc_lower *c, int i, ttc_dtype d) {
-  return arg(c, i)->kind == TTC_ARG_TENSOR ? shlo_convert(c->p->b, tensor_value(c, i, 0), d) : op_num(c, i, 0, d);
-}
-
-bool op_is_number(const ttc_lower *c, int i) {
-  return arg(c, i)->kind != TTC_ARG_TENSOR;
-}
-
-ttc_dtype op_in_dtype(const ttc_lower *c, int i) {
-  const ttc_arg *a = arg(c, i);
-  if (a->kind == TTC_ARG_TENSOR || (a->kind == TTC_ARG_TENSORS && a->n > 0)) {
-    return (ttc_dtype)a->tensor[0].dtype;
-  }
-  const ttc_scalar *s = scalar(c, i, 0);
-  return s != NULL ? scalar_dtype(c, s) : TTC_S64;
-}
-
-int op_in_ndim(const ttc_lower *c, int i) {
-  return arg(c, i)->kind == TTC_ARG_TENSOR ? arg(c, i)->tensor[0].ndim : 0;
-}
-
-static const int64_t no_sizes[1] = {1};
-const int64_t *op_in_sizes(const ttc_lower *c, int i) {
-  const ttc_arg *a = arg(c, i);
-  return a->kind == TTC_ARG_TENSOR && a->tensor[0].ndim > 0 ? a->tensor[0].sizes : no_sizes;
-}
-
-int64_t op_in_dim(const ttc_lower *c, int i, int axis) {
-  int n = op_in_ndim(c, i);
-  axis = axis < 0 ? axis + n : axis;
-  return axis >= 0 && axis < n ? op_in_sizes(c, i)[axis] : 1;
-}
-
-bool op_in_contiguous(const ttc_lower *c, int i) {
-  const ttc_arg *a = arg(c, i);
-  return a->kind != TTC_ARG_TENSOR || ttc__is_dense(a->tensor[0].ndim, a->tensor[0].sizes, a->tensor[0].strides);
-}
-
-int op_list_len(const ttc_lower *c, int i) {
-  const ttc_arg *a = arg(c, i);
-  return a->kind == TTC_ARG_TENSORS || a->kind == TTC_ARG_SCALARS || a->kind == TTC_ARG_INTS ? (int)a->n : 0;
-}
-
-bool op_list_given(const ttc_lower *c, int i, int k) {
-  const ttc_arg *a = arg(c, i);
-  return a->kind == TTC_ARG_TENSORS && (uint32_t)k < a->n && !ttc__absent(&a->tensor[k]);
-}
-
-ttc_val op_list_in(ttc_lower *c, int i, int k) {
-  return tensor_value(c, i, k);
-}
-ttc_val op_list_in_as(ttc_lower *c, int i, int k, ttc_dtype d) {
-  return shlo_convert(c->p->b, tensor_value(c, i, k), d);
-}
-ttc_dtype op_list_dtype(const ttc_lower *c, int i, int k) {
-  return (ttc_dtype)arg(c, i)->tensor[k].dtype;
-}
-
-double op_static_f(const ttc_lower *c, int i) {
-  const ttc_arg *a = arg(c, i);
-  const ttc_scalar *s = scalar(c, i, 0);
-  if (s == NULL) {
-    return a->kind == TTC_ARG_INT || a->kind == TTC_ARG_BOOL ? (double)a->i : 0;
-  }
-  return s->kind == TTC_SCALAR_BOOL || s->kind == TTC_SCALAR_INT ? (double)s->i : s->re;
-}
-
-int64_t op_static_i(const ttc_lower *c, int i) {
-  const ttc_arg *a = arg(c, i);
-  const ttc_scalar *s = scalar(c, i, 0);
-  if (s == NULL) {
-    return a->kind == TTC_ARG_INT || a->kind == TTC_ARG_BOOL ? a->i : 0;
-  }
-  return s->kind == TTC_SCALAR_BOOL || s->kind == TTC_SCALAR_INT ? s->i : (int64_t)s->re;
-}
-
-ttc_scalar_kind op_num_kind(const ttc_lower *c, int i) {
-  return op_list_num_kind(c, i, 0);
-}
-
-ttc_scalar_kind op_list_num_kind(const ttc_lower *c, int i, int k) {
-  const ttc_scalar *s = scalar(c, i, k);
-  return s != NULL ? (ttc_scalar_kind)s->kind : TTC_SCALAR_INT;
-}
-
-static bool num_is(const ttc_lower *c, int i, int64_t v) {
-  const ttc_scalar *s = scalar(c, i, 0);
-  bool known =
-      c->graph != NULL ? s != NULL && s->wrapped != 2 : i < 64 && (((c->row->unit_args | c->row->static_args) >> i) & 1) != 0;
-  if (s == NULL || !known || s->kind == TTC_SCALAR_COMPLEX) {
-    return false;
-  }
-  return s->kind == TTC_SCALAR_FLOAT ? s->re == (double)v : s->i == v;
-}
-bool op_num_is_one(const ttc_lower *c, int i) {
-  return num_is(c, i, 1);
-}
-bool op_num_is_zero(const ttc_lower *c, int i) {
-  return num_is(c, i, 0);
-}
-
-int64_t op_int(const ttc_lower *c, int i, int64_t dflt) {
-  const ttc_arg *a = arg(c, i);
-  return a->kind == TTC_ARG_INT || a->kind == TTC_ARG_BOOL || a->kind == TTC_ARG_DTYPE ? a->i : dflt;
-}
-bool op_bool(const ttc_lower *c, int i) {
-  return op_int(c, i, 0) != 0;
-}
-int64_t op_ints(const ttc_lower *c, int i, int k) {
-  const ttc_arg *a = arg(c, i);
-  if (a->kind != TTC_ARG_INTS || a->n == 0) {
-    return op_int(c, i, 0);
-  }
-  return a->ints[a->n == 1 ? 0 : ((uint32_t)k < a->n ? (uint32_t)k : a->n - 1)];
-}
-ttc_dtype op_dtype_arg(const ttc_lower *c, int i, ttc_dtype dflt) {
-  const ttc_arg *a = arg(c, i);
-  return a->kind == TTC_ARG_DTYPE ? (ttc_dtype)a->i : dflt;
-}
-bool op_str_is(const ttc_lower *c, int i, const char *s) {
-  const ttc_arg *a = arg(c, i);
-  return a->kind == TTC_ARG_STRING && strlen(s) == a->n && memcmp(a->str, s, a->n) == 0;
-}
-int op_axis(const ttc_lower *c, int i, int ndim) {
-  int64_t a = op_int(c, i, 0);
-  return (int)(a < 0 ? a + (ndim > 0 ? ndim : 1) : a);
-}
-
-void op_rng(ttc_lower *c, int i, ttc_val *seed, ttc_val *offset) {
-  if (arg(c, i)->kind != TTC_ARG_RNG) {
-    *seed = *offset = shlo_error(c->p->b, TTC_UNIMPLEMENTED, "%s: argument %d is no generator", op_name(c), i);
-    return;
-  }
-  if (c->graph != NULL) { /* the graph's generator, after the nodes before */
-    op_rng(c->graph, (int)c->graph->call->narg - 1, seed, offset);
-    ttc_val taken = shlo_const_u(c->p->b, TTC_U64, arg(c, i)->rng[0], 0, NULL);
-    *offset = arg(c, i)->rng[0] == 0 ? *offset : shlo_add(c->p->b, *offset, taken);
-    return;
-  }
-  *seed = param(c->p, (ttc__param){.kind = TTC__PARAM_RNG, .dtype = TTC_U64, .i = (uint32_t)i, .k = 0}, TTC_U64, 0, NULL);
-  *offset = param(c->p, (ttc__param){.kind = TTC__PARAM_RNG, .dtype = TTC_U64, .i = (uint32_t)i, .k = 1}, TTC_U64, 0, NULL);
-}
-
-ttc_dtype op_promote(const ttc_lower *c, int first, int last) {
-  ttc__promotion p = {0};
-  for (int i = first; i <= last; i++) {
-    const ttc_arg *a = arg(c, i);
-    for (uint32_t k = 0; k < a->n; k++) {
-      if (a->kind == TTC_ARG_TENSORS || a->kind == TTC_ARG_TENSOR) {
-        if (!ttc__absent(&a->tensor[k])) {
-          ttc__promotion_tensor(&p, (ttc_dtype)a->tensor[k].dtype, a->tensor[k].ndim);
-        }
-      } else if (a->kind == TTC_ARG_SCALAR || a->kind == TTC_ARG_SCALARS) {
-        ttc__promotion_scalar(&p, &a->scalar[k]);
-      }
-    }
-  }
-  ttc_dtype d = ttc__promotion_result(&p, default_float(c));
-  if (d == TTC_DTYPE_INVALID) {
-    shlo_error(c->p->b, TTC_INVALID_ARGUMENT,
-               "Promotion for uint16, uint32, uint64 types is not supported, nor for float8 and float4 beside other types");
-  }
-  return d;
-}
-
-ttc_val ttc__fault_state(ttc_lower *c) {
-  program *p = c->p;
-  if (p->depth > 0 && !p->carry_faults) {
-    p->fault_in_region = true;
-    return shlo_error(p->b, TTC_INTERNAL, "%s checks its data in a region that does not carry the fault", op_name(c));
-  }
-  if (p->fault.id < 0) {
-    int64_t n = TTC__FAULT_WORDS;
-    p->fault = param(p, (ttc__param){.kind = TTC__PARAM_FAULT}, TTC_S64, 1, &n);
-  }
-  return p->fault;
-}
-void ttc__set_fault_state(ttc_lower *c, ttc_val v) {
-  c->p->fault = v;
-}
-bool ttc__region_begin(ttc_lower *c) {
-  if (c->p->carry_faults) {
-    (void)ttc__fault_state(c);
-  }
-  c->p->depth++;
-  return c->p->carry_faults;
-}
-void ttc__region_end(ttc_lower *c) {
-  c->p->depth--;
-}
-/* In a region it is not known whether the check is made. */
-bool ttc__check_needed(ttc_lower *c, ttc_val idx, int64_t size, bool wrap) {
-  program *p = c->p;
-  if (p->depth > 0) {
-    return true;
-  }
-  for (uint32_t i = 0; i < p->nparam && p->nverify < TTC__MAX_VERIFY; i++) {
-    if (p->params[i].kind == TTC__PARAM_STORE && p->param_values[i].id == idx.id) {
-      p->verify[p->nverify++] = (ttc__verify){.slot = p->params[i].i, .wrap = wrap, .size = size};
-      return !p->in->verified;
-    }
-  }
-  return true;
-}
-bool ttc__unchecked(const ttc_lower *c) {
-  return c->p->quiet || c->p->in->exported;
-}
-bool ttc__quiet(ttc_lower *c, bool on) {
-  bool before = c->p->quiet;
-  c->p->quiet = on;
-  return before;
-}
-uint32_t ttc__lower_op(const ttc_lower *c) {
-  return c->call->op;
-}
-
-/* -------------------------------------------------------------------------------------------------- asking: results */
-
-int op_nout(const ttc_lower *c) {
-  return (int)c->nout;
-}
-bool op_wanted(const ttc_lower *c, int k) {
-  return (uint32_t)k < c->nout && c->outs[k].dtype != TTC_DTYPE_INVALID;
-}
-ttc_dtype op_out_dtype(const ttc_lower *c, int k) {
-  return c->outs[k].dtype;
-}
-int op_out_ndim(const ttc_lower *c, int k) {
-  return c->outs[k].ndim;
-}
-const int64_t *op_out_sizes(const ttc_lower *c, int k) {
-  return c->outs[k].sizes;
-}
-
-void op_ret(ttc_lower *c, int k, ttc_val v) {
-  shlo *b = c->p->b;
-  if (k < 0 || (uint32_t)k >= c->nout) {
-    shlo_error(b, TTC_INTERNAL, "%s gives result %d of %u", op_name(c), k, c->nout);
-    return;
-  }
-  const ttc_spec *o = &c->outs[k];
-  if (o->dtype == TTC_DTYPE_INVALID) { /* not asked for */
-    return;
-  }
-  c->rets[k] = shlo_broadcast_to(b, shlo_convert(b, v, o->dtype), o->ndim, o->sizes);
-}
-
-void op_refuse(ttc_lower *c, const char *fmt, ...) {
-  char text[512];
-  va_list ap;
-  va_start(ap, fmt);
-  vsnprintf(text, sizeof text, fmt, ap);
-  va_end(ap);
-  shlo_error(c->p->b, TTC_UNIMPLEMENTED, "%s", text);
 }
 
 /* --------------------------------------------------------------------------------------------------------- programs */
@@ -622,7 +163,7 @@ void *ttc__lower_data(const ttc_lower *c) {
 static void lend_first(program *p, ttc__lowered *out, const ttc__base *base) {
   const ttc__lower_in *in = p->in;
   const ttc_arg *a = &in->call->args[0];
-  if (in->out_open == 0 || in->open == NULL || ttc__op_row(in->call->op)->pad != PAD_JOIN || a->kind != TTC_ARG_TENSORS ||
+  if (!in->opened.any || in->open == NULL || ttc__op_row(in->call->op)->pad != PAD_JOIN || a->kind != TTC_ARG_TENSORS ||
       in->open[0].kind != TTC__OPEN_WHOLE || ttc__absent(&a->tensor[0])) {
     return;
   }
@@ -652,13 +193,14 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
       continue;
     }
     if (into == NULL) {
-      if (!ttc__base_of_spec(&in->outs[k], &product.base)) {
+      if (!ttc__base_of_open(&in->outs[k], ttc__opened_axes(&in->opened, k), &in->opened, &product.base)) {
         shlo_error(p->b, TTC_INTERNAL, "result %u is not dense", k);
         return;
       }
       if (in->writes != NULL && in->writes[k] >= 0) {
         shlo_param_alias(p->b, in->writes[k], (int)out->nproduct);
       }
+      product.base = ttc__base_physical(&product.base);
       lend_first(p, out, &product.base);
       shlo_result(p->b, ttc__to_physical(p->b, rets[k], &in->outs[k], &product.base));
       out->products[out->nproduct++] = product;
@@ -667,7 +209,7 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
     uint32_t slot = in->slots[into_place++];
     const ttc__base *base = &in->bases[slot];
     ttc_val v = shlo_broadcast_to(p->b, shlo_convert(p->b, rets[k], (ttc_dtype)into->dtype), into->ndim, into->sizes);
-    ttc_val old = ttc__write_needs_base(base, into) ? slot_value(p, slot) : TTC_POISON;
+    ttc_val old = ttc__write_needs_base(base, into) ? ttc__slot_value(p, slot) : TTC_POISON;
     p->slots[slot] = ttc__write_view(p->b, old, base, into, v);
     p->have[slot] |= HAVE_WRITE;
   }
@@ -710,7 +252,7 @@ static ttc_status lower_into(program *p, ttc__lowered *out, ttc_error *err) {
   }
   ttc_lower c = {.p = p, .call = in->call, .row = row, .nout = in->nout, .outs = in->outs, .rets = rets};
   for (uint32_t slot = 0; in->exported && slot < in->nslot; slot++) {
-    (void)slot_value(p, slot);
+    (void)ttc__slot_value(p, slot);
   }
   run_rule(&c);
   if (!shlo_failed(p->b)) {

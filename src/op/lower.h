@@ -5,42 +5,71 @@
 #include "base/str.h"
 #include "op/op.h"
 
-/* The dense row-major array a store's buffer holds. Where it is open, the buffer goes on past the end along one axis, so that one
- * program serves every length up to its bound (graph/lengths.h); what is there is arbitrary. */
+/* The dense row-major array a store's buffer holds. Where it is open, the buffer goes on past the end along one axis, or several of
+ * one length, so that one program serves every length up to its bound (graph/lengths.h); what is there is arbitrary. */
 typedef struct ttc__base {
   uint8_t dtype; /* ttc_dtype */
   uint8_t ndim;
   uint8_t flat;  /* 1: made as plain bytes or resized; the first tensor that overwrites it whole gives it its shape */
-  uint8_t open;  /* 1 + the axis that is longer in the buffer; 0: none */
-  int64_t bound; /* open: the buffer's size along that axis */
+  uint16_t open; /* bit a: axis a is longer in the buffer; all such axes have one size */
+  int64_t bound; /* open: the buffer's size along them */
   int64_t dims[TTC_MAX_NDIM];
 } ttc__base;
+_Static_assert(TTC_MAX_NDIM <= 16, "axes are bits of 16");
 
 /* The array the buffer is, which is what a program's parameter or result looks like. */
 static inline ttc__base ttc__base_physical(const ttc__base *base) {
   ttc__base b = *base;
-  if (b.open != 0) {
-    b.dims[b.open - 1] = b.bound;
-    b.open = 0;
+  for (unsigned left = b.open; left != 0; left &= left - 1) {
+    b.dims[__builtin_ctz(left)] = b.bound;
   }
+  b.open = 0;
   return b;
 }
 
-/* How a tensor is read whose store is open. */
+/* How a tensor is read whose store is open, or that is read beside one. */
 typedef enum ttc__opening {
   TTC__OPEN_NOT,
-  TTC__OPEN_WHOLE, /* as long as the bound along `axis`, the length being a number */
-  TTC__OPEN_PART   /* `extent` places along the base's open axis, from a number on; then it is a tensor like any other */
+  TTC__OPEN_WHOLE, /* as long as the bound along `axes`, the length being a number */
+  TTC__OPEN_RANGE, /* likewise, from the place on that is another number, along one axis */
+  TTC__OPEN_PART,  /* `extent` places along the base's open axis, from a number on; then it is a tensor like any other */
+  TTC__OPEN_PADDED /* just as long as it is, `extent` along its one axis of `axes`; it is made as long as the bound in the program */
 } ttc__opening;
-typedef enum ttc__filling { TTC__FILL_NOT, TTC__FILL_ZERO, TTC__FILL_ONE, TTC__FILL_LOWEST, TTC__FILL_HIGHEST } ttc__filling;
+typedef enum ttc__filling {
+  TTC__FILL_NOT,
+  TTC__FILL_ZERO,
+  TTC__FILL_ONE,
+  TTC__FILL_LOWEST,
+  TTC__FILL_HIGHEST,
+  TTC__FILL_ARG /* and more: with the integer that is argument fill - TTC__FILL_ARG */
+} ttc__filling;
 typedef struct ttc__open {
   uint8_t kind;   /* ttc__opening */
-  uint8_t axis;   /* WHOLE: of the tensor */
-  uint8_t base;   /* PART: of the base */
-  uint8_t number; /* place in the call's open numbers */
-  uint8_t fill;   /* WHOLE: what past the length a rule is to see; ttc__filling */
+  uint8_t base;   /* PART, RANGE: axis of the base */
+  uint8_t number; /* place in the call's open numbers; of the length, for a PART of where it begins */
+  uint8_t place;  /* RANGE: of where it begins */
+  uint8_t fill;   /* what past the length a rule is to see; ttc__filling */
+  uint16_t axes;  /* but for parts: of the tensor, bit by bit */
+  uint32_t outer; /* its one axis is so many rows one after another, each as long as the bound; else 1 */
   int64_t extent;
 } ttc__open;
+
+/* Is the tensor as long as the bound? */
+static inline bool ttc__is_long(const ttc__open *o) {
+  return o->kind != TTC__OPEN_NOT && o->kind != TTC__OPEN_PART;
+}
+
+/* How results are open. */
+#define TTC__OPEN_OUTS 4u
+typedef struct ttc__opened {
+  uint16_t axes[TTC__OPEN_OUTS]; /* of each result, counted from the last, which is bit 0; of later ones like the last of these */
+  bool any;
+  uint32_t outer; /* as in ttc__open */
+  int64_t length, bound;
+} ttc__opened;
+static inline uint16_t ttc__opened_axes(const ttc__opened *o, uint32_t result) {
+  return o->axes[result < TTC__OPEN_OUTS ? result : TTC__OPEN_OUTS - 1];
+}
 
 /* What one program parameter is. */
 typedef enum ttc__param_kind {
@@ -74,7 +103,7 @@ typedef struct ttc__lower_in {
   const ttc__base *bases; /* [nslot] one a distinct store */
   const uint32_t *slots;  /* slot of each tensor, in visiting order (ttc__visit) */
   const ttc__open *open;  /* one a tensor, in visiting order; their numbers are the argument after the last. NULL: none is open */
-  uint8_t out_open;       /* results are open along this axis, counted from the last, which is 1; 0: they are not */
+  ttc__opened opened;     /* how results are open */
   bool for_tpu;
   bool verified;         /* the checks that `verify` would list are known to pass: leave them out */
   bool exported;         /* every slot is a parameter, in order, and nothing is checked: a program that stands alone */
@@ -122,6 +151,9 @@ bool ttc__write_needs_base(const ttc__base *base, const ttc_tensor *t);
 ttc_val ttc__write_view(shlo *b, ttc_val base_value, const ttc__base *base, const ttc_tensor *t, ttc_val v);
 /* The base that a fresh tensor of this spec lives in: its sizes in physical order. False if the spec is not a dense permutation. */
 bool ttc__base_of_spec(const ttc_spec *spec, ttc__base *base);
+/* The same of a result as long as the bound along `axes` (counted from the last), rows of it being an axis of their own: open, with
+ * `length` in it. */
+bool ttc__base_of_open(const ttc_spec *spec, uint16_t axes, const ttc__opened *o, ttc__base *base);
 /* A logical value -> the base's physical order, and the base's own element type. */
 ttc_val ttc__to_physical(shlo *b, ttc_val v, const ttc_spec *spec, const ttc__base *base);
 

@@ -120,10 +120,12 @@ bool op_in_contiguous(const ttc_lower *c, int i);
 /* The argument (entry k of it, if it is a list) is filled along the axis up to a number, s32: every rule whose row says how it pads
  * gets such arguments, filled already where its kind says so. Poison: it is full. */
 ttc_val op_length(ttc_lower *c, int i, int k, int axis);
+/* How many places there are then along the axis, s32; poison: as many as its size. */
+ttc_val op_places(ttc_lower *c, int i, int axis);
 /* Which places of dims lie before such a length along the axis. */
 ttc_val op_inside(shlo *b, int axis, int ndim, const int64_t *dims, ttc_val length);
-/* The results' axis that is open likewise, counted from the last, which is 1; 0: none. */
-int op_out_open(const ttc_lower *c);
+/* Is result 0 open likewise along the axis? */
+bool op_out_open(const ttc_lower *c, int axis);
 /* Tensor lists. */
 int op_list_len(const ttc_lower *c, int i); /* of tensor, number and int lists */
 bool op_list_given(const ttc_lower *c, int i, int k);

@@ -4,7 +4,7 @@
  * axis: a border is a reversed slice, or one slice broadcast, joined to the middle. */
 #include "op/window.h"
 
-/* aten::constant_pad_nd(self, pad, value) */
+/* aten::constant_pad_nd(self, pad, value); where self ends at a number, nothing goes before it, and the value goes behind that. */
 static void lower_constant(shlo *b, ttc_lower *c) {
   int64_t lo[TTC_MAX_NDIM] = {0}, hi[TTC_MAX_NDIM] = {0};
   int nd = op_in_ndim(c, 0), npair = op_list_len(c, 1) / 2;
@@ -12,7 +12,15 @@ static void lower_constant(shlo *b, ttc_lower *c) {
     lo[nd - 1 - k] = op_ints(c, 1, 2 * k);
     hi[nd - 1 - k] = op_ints(c, 1, 2 * k + 1);
   }
-  op_ret(c, 0, shlo_pad(b, op_in(c, 0), op_num(c, 2, 0, op_in_dtype(c, 0)), lo, hi, NULL));
+  ttc_val x = op_in(c, 0), value = op_num(c, 2, 0, op_in_dtype(c, 0));
+  for (int k = 0; k < nd; k++) {
+    ttc_val length = op_length(c, 0, 0, k);
+    if (length.id >= 0) {
+      x = shlo_select(b, op_inside(b, k, nd, op_in_sizes(c, 0), length), x, value);
+      hi[k] = op_out_sizes(c, 0)[k] - op_in_dim(c, 0, k);
+    }
+  }
+  op_ret(c, 0, shlo_pad(b, x, value, lo, hi, NULL));
 }
 
 /* The border of `n` elements before (after) the middle of axis: mirrored about the first (last) element, or that element repeated.

@@ -180,15 +180,22 @@ typedef enum sum_kind { SUM, MEAN, NANSUM, PROD } sum_kind;
 /* sum / n. XLA turns a division by a constant, or by a scalar spread out, into a product with its reciprocal, so that the mean of
  * 41 ones would not be one. On XLA:CPU a divisor behind a barrier is divided by; powers of two and results of 16 bits do not need
  * it. */
-static ttc_val exact_mean(shlo *b, ttc_val x, const ttc__axes *ax, ttc_dtype result) {
-  int64_t n = ttc__axes_count(b, x, ax);
+static ttc_val exact_mean(shlo *b, ttc_lower *c, ttc_val x, const ttc__axes *ax, ttc_dtype result) {
+  int64_t n = 1;
   ttc_dtype d = shlo_dtype(b, x);
-  if (shlo_for_tpu(b) || d != result || !ttc__is_float(d) || (n & (n - 1)) == 0) {
+  ttc_val places = TTC_POISON;
+  for (int i = 0; i < ax->n; i++) {
+    ttc_val here = op_places(c, 0, ax->at[i]);
+    n *= here.id >= 0 ? 1 : shlo_dim(b, x, ax->at[i]);
+    places = here.id < 0 ? places : places.id < 0 ? here : shlo_mul(b, places, here);
+  }
+  if (places.id < 0 && (shlo_for_tpu(b) || d != result || !ttc__is_float(d) || (n & (n - 1)) == 0)) {
     return ttc__mean_keep(b, x, ax);
   }
-  ttc_val sum = ttc__reduce_keep(b, SHLO_SUM, x, ax);
+  ttc_val sum = ttc__reduce_keep(b, SHLO_SUM, x, ax), count = shlo_const_f(b, d, (double)n, 0, NULL);
+  count = places.id >= 0 ? shlo_mul(b, count, shlo_convert(b, places, d)) : count;
   shlo_type t = *shlo_typeof(b, sum);
-  return shlo_div(b, sum, shlo_barrier(b, shlo_const_f(b, d, (double)n, t.ndim, t.dims)));
+  return shlo_div(b, sum, ttc__once(b, shlo_broadcast_to(b, count, t.ndim, t.dims)));
 }
 
 /* sum, mean, nansum, prod: the input is cast to the result's dtype first (aten's dtype=), then accumulated in its op type. */
@@ -200,7 +207,7 @@ static void lower_sum(shlo *b, ttc_lower *c) {
     x = shlo_select(b, shlo_is_nan(b, x), shlo_const_like(b, x, 0), x);
   }
   if (kind == MEAN) {
-    ttc__give(b, c, 0, exact_mean(b, x, &ax, op_out_dtype(c, 0)));
+    ttc__give(b, c, 0, exact_mean(b, c, x, &ax, op_out_dtype(c, 0)));
   } else if (shlo_dtype(b, x) == TTC_BOOL) {
     ttc__give(b, c, 0, ttc__reduce_keep(b, kind == PROD ? SHLO_ALL : SHLO_ANY, x, &ax));
   } else {

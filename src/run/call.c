@@ -76,24 +76,11 @@ static void encode_numbers(const ttc_plan *plan, const ttc_call *call, number *n
 
 /* ------------------------------------------------------------------------------------------------------- results */
 
-static int64_t out_length(const ttc_device *dev, const ttc_plan *plan) {
-  return plan->out_length != 0 ? plan->out_length : dev->wide.out_length;
-}
-
-/* The base of an open result, whose buffer is `bound`. */
-static ttc__base open_base(const ttc_device *dev, const ttc_plan *plan, const ttc__product *q) {
-  const ttc_spec *spec = &plan->outs[q->out];
-  int order[TTC_MAX_NDIM], k = 0;
-  ttc__base base = q->base;
-  if (ttc__dense_order(spec->ndim, spec->sizes, spec->strides, order)) {
-    while (order[k] != spec->ndim - plan->out_open) {
-      k++;
-    }
-    base.open = (uint8_t)(k + 1);
-    base.bound = base.dims[k];
-    base.dims[k] = out_length(dev, plan);
-  }
-  return base;
+/* How this call's results are open. */
+static ttc__opened opened(const ttc_device *dev, const ttc_plan *plan) {
+  ttc__opened o = plan->opened;
+  o.length = o.length != 0 ? o.length : dev->wide.opened.length;
+  return o;
 }
 
 /* The fresh outputs' stores, into an array of NULLs. */
@@ -105,9 +92,11 @@ static ttc_status make_outputs(ttc_device *dev, const ttc_plan *plan, ttc_store 
     }
     ttc__base open;
     const ttc__base *base = &q->base;
-    if (plan->out_open != 0) {
-      open = open_base(dev, plan, q);
-      base = &open;
+    if (plan->opened.any) {
+      ttc__opened o = opened(dev, plan);
+      if (ttc__base_of_open(&plan->outs[q->out], ttc__opened_axes(&o, (uint32_t)q->out), &o, &open)) { /* so it was for the plan */
+        base = &open;
+      }
     }
     TTC_TRY(ttc__store_make(dev, true, base, ttc__base_nbyte(base), &stores[q->out], err));
     stores[q->out]->used = true;
@@ -118,10 +107,11 @@ static ttc_status make_outputs(ttc_device *dev, const ttc_plan *plan, ttc_store 
 /* The plan's specs of results, as long as this call's results are. NULL: out of memory. */
 static const ttc_spec *stretched(const ttc_device *dev, const ttc_plan *plan) {
   ttc_spec *specs = malloc((plan->nout + 1) * sizeof *specs);
+  ttc__opened o = opened(dev, plan);
   for (uint32_t k = 0; specs != NULL && k < plan->nout; k++) {
     specs[k] = plan->outs[k];
     if (specs[k].dtype != TTC_DTYPE_INVALID) {
-      (void)ttc__spec_stretch(&specs[k], plan->out_open, out_length(dev, plan));
+      (void)ttc__spec_stretch(&specs[k], ttc__opened_axes(&o, k), &o, false);
     }
   }
   return specs;
@@ -148,7 +138,7 @@ static inline ttc_status make_results(ttc_device *dev, ttc_plan *plan, ttc_resul
   res->plan = plan;
   res->nout = plan->nout;
   res->stores = plan->nout <= 4 ? res->inline_stores : malloc(plan->nout * sizeof(ttc_store *));
-  res->specs = plan->out_open == 0 ? plan->outs : stretched(dev, plan);
+  res->specs = !plan->opened.any ? plan->outs : stretched(dev, plan);
   if (res->stores == NULL || res->specs == NULL) {
     free_arrays(res);
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");

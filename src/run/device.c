@@ -201,7 +201,7 @@ static void free_parts(ttc_device *dev) {
   ttc__map_free(dev->plans);
   free(dev->queue);
   free(dev->numbers);
-  free(dev->growths);
+  free(dev->lengths);
   ttc__cache_free(dev->cache);
   free(dev);
 }
@@ -225,7 +225,8 @@ static ttc_status make_device(int index, ttc_device **out, ttc_error *err) {
   dev->numbers = calloc(NUMBER_CACHE, sizeof *dev->numbers);
   dev->cache = ttc__cache_open(NULL, shared_plugin, shared_client);
   const char *lengths = getenv("TORCH_TPU_EAGER_LENGTHS"); /* 0: eager calls have a program for each length */
-  dev->growths = lengths == NULL || strcmp(lengths, "0") != 0 ? calloc(TTC__GROWTHS, sizeof *dev->growths) : NULL;
+  dev->lengths = lengths == NULL || strcmp(lengths, "0") != 0 ? calloc(1, sizeof *dev->lengths) : NULL;
+  dev->wide.lengths = dev->lengths;
   if (dev->plans == NULL || dev->queue == NULL || dev->numbers == NULL || dev->cache == NULL) {
     free_parts(dev);
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");

@@ -243,7 +243,7 @@ static void free_leftovers(ttc_device *dev, leftovers *left) {
 static uint32_t keep_back(ttc_device *dev, const record *r) {
   const ttc__lowered *low = &r->plan->low;
   uint32_t n = 0;
-  for (uint32_t i = 0; (r->plan->recipe != NULL || r->plan->out_open != 0) && i < low->nparam; i++) {
+  for (uint32_t i = 0; (r->plan->recipe != NULL || r->plan->opened.any) && i < low->nparam; i++) {
     bool lent = low->params[i].kind == TTC__PARAM_STORE && low->params[i].k != 0;
     if (lent && !ttc__store_alone(r->stores[low->params[i].i])) {
       dev->kept[n++] = i;

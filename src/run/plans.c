@@ -64,7 +64,7 @@ static ttc_plan *look_up_narrow(ttc_device *dev, const ttc_call *call, bool *no_
 
 /* A call that reads open stores: made wide if it can be. */
 static ttc_plan *look_up_open(ttc_device *dev, const ttc_call *call, bool *no_memory) {
-  bool copies = ttc__is_plain_copy(call) && !call->into[0]->store->used && ttc__open_target(call);
+  bool copies = ttc__is_plain_copy(call) && !call->into[0]->store->used && ttc__open_target(&dev->wide, call);
   if (ttc__widen(&dev->wide, call, copies)) {
     ttc_plan *plan = look_up_wide(dev, no_memory);
     if (dev->widened) {
@@ -89,7 +89,7 @@ ttc_plan *ttc__look_up(ttc_device *dev, const ttc_call *call, bool *no_memory) {
   if (*no_memory) {
     return NULL;
   }
-  return dev->site.open ? look_up_open(dev, call, no_memory) : plan_of_key(dev);
+  return dev->site.open && call->narrow == 0 ? look_up_open(dev, call, no_memory) : plan_of_key(dev);
 }
 
 /* ------------------------------------------------------------------------------------------------------ the last module */
@@ -136,30 +136,22 @@ ttc_plan *ttc__plan_new(ttc_device *dev, uint32_t op) {
   return plan;
 }
 
-/* How results are open: see ttc_plan. axis 0: they are not. */
-typedef struct opening {
-  uint8_t axis;
-  int64_t length, bound;
-} opening;
-
 /* specs: of this call's results, which the plan's are as long as the bound. TTC_UNIMPLEMENTED: they cannot be. */
-static ttc_status set_outs(ttc_plan *plan, uint32_t nout, const ttc_spec *specs, opening open, ttc_error *err) {
+static ttc_status set_outs(ttc_plan *plan, uint32_t nout, const ttc_spec *specs, const ttc__opened *open, ttc_error *err) {
   plan->outs = malloc((nout + 1) * sizeof *plan->outs);
   if (plan->outs == NULL) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }
   plan->nout = nout;
-  plan->out_open = open.axis;
+  plan->opened = *open;
   bool fits = true;
   for (uint32_t k = 0; k < nout; k++) {
-    ttc_spec *spec = &plan->outs[k];
-    *spec = specs[k];
-    if (open.axis != 0 && spec->dtype != TTC_DTYPE_INVALID) {
-      fits = fits && spec->ndim >= open.axis && spec->sizes[spec->ndim - open.axis] == open.length &&
-             ttc__spec_stretch(spec, open.axis, open.bound);
+    plan->outs[k] = specs[k];
+    if (open->any && specs[k].dtype != TTC_DTYPE_INVALID) {
+      fits = fits && ttc__spec_stretch(&plan->outs[k], ttc__opened_axes(open, k), open, true);
     }
   }
-  return fits ? TTC_OK : TTC_FAIL(err, TTC_UNIMPLEMENTED, "a result is not %lld long", (long long)open.length);
+  return fits ? TTC_OK : TTC_FAIL(err, TTC_UNIMPLEMENTED, "a result is not %lld long", (long long)open->length);
 }
 
 /* The plan's results are set. */
@@ -182,7 +174,7 @@ static ttc_status lower(ttc_device *dev, const ttc_call *call, bool verified, tt
                       .bases = plan->bases,
                       .slots = site->slots,
                       .open = dev->widened ? dev->wide.open : NULL,
-                      .out_open = plan->out_open,
+                      .opened = plan->opened,
                       .for_tpu = dev->for_tpu,
                       .verified = verified,
                       .locations = plan->dump != NULL,
@@ -210,14 +202,14 @@ static bool put(ttc_device *dev, ttc_plan *plan) {
 
 #define KEPT_NBYTE ((size_t)1 << 20)
 
-static ttc_status make(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, opening open, ttc_plan **out,
-                       ttc_error *err) {
+static ttc_status make(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, const ttc__opened *open,
+                       ttc_plan **out, ttc_error *err) {
   ttc_plan *plan = ttc__plan_new(dev, call->op);
   if (plan == NULL) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }
-  plan->out_length = dev->widened ? 0 : open.length;
   ttc_status st = set_outs(plan, nout, specs, open, err);
+  plan->opened.length = dev->widened ? 0 : open->length;
   st = st == TTC_OK ? lower(dev, call, false, plan, err) : st;
   plan->keeps_text = call->op >= ttc_op_count() && plan->low.text_nbyte <= KEPT_NBYTE;
   if (st == TTC_OK && !put(dev, plan)) {
@@ -244,18 +236,17 @@ static void refuse(ttc_device *dev, const ttc_call *call) {
   }
 }
 
-/* The call reads nothing that is open. Does it make what is, being one of those that ever more places are put together or counted
- * with? Then *out is its plan, or it stands in dev->wide. */
+/* The call reads nothing that is open. Does it make what is: one of those that ever more places are put together or counted with, or
+ * that are as long as a batch? Then *out is its plan, or it stands in dev->wide. */
 static void begin_to_grow(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_plan **out,
                           bool *no_memory) {
   ttc_error ignored;
-  opening open = {0};
-  open.axis = ttc__growing(dev->growths, call, &open.length, &open.bound);
-  if (open.axis != 0 && make(dev, call, nout, specs, open, out, &ignored) == TTC_OK) {
+  ttc__opened open;
+  if (ttc__growing(dev->lengths, call, &open) && make(dev, call, nout, specs, &open, out, &ignored) == TTC_OK) {
     return;
   }
   bool fresh = call->ninto == 1 && call->into[0] != NULL && !call->into[0]->store->used;
-  if (fresh && ttc__growing_range(dev->growths, call, &dev->wide)) {
+  if (fresh ? ttc__growing_range(dev->lengths, call, &dev->wide) : ttc__widen_closed(&dev->wide, call)) {
     *out = look_up_wide(dev, no_memory);
     if (!dev->widened) {
       *out = look_up_narrow(dev, call, no_memory);
@@ -263,17 +254,18 @@ static void begin_to_grow(ttc_device *dev, const ttc_call *call, uint32_t nout, 
   }
 }
 
+static const ttc__opened not_open = {.outer = 1};
+
 ttc_status ttc__define(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_plan **out,
                        ttc_error *err) {
   const ttc__wide *w = &dev->wide;
   bool no_memory = false;
   *out = NULL;
-  if (!dev->widened && !dev->site.open && dev->growths != NULL) {
+  if (!dev->widened && !dev->site.open && dev->lengths != NULL) {
     begin_to_grow(dev, call, nout, specs, out, &no_memory);
   }
   if (dev->widened && *out == NULL && !no_memory) {
-    opening open = {w->out_open, w->out_length, w->out_bound};
-    ttc_status st = make(dev, &w->call, nout, specs, open, out, err);
+    ttc_status st = make(dev, &w->call, nout, specs, &w->opened, out, err);
     if (st == TTC_OK || st == TTC_RESOURCE_EXHAUSTED) {
       return st;
     }
@@ -284,7 +276,7 @@ ttc_status ttc__define(ttc_device *dev, const ttc_call *call, uint32_t nout, con
   if (no_memory) {
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }
-  return *out != NULL ? TTC_OK : make(dev, call, nout, specs, (opening){0}, out, err);
+  return *out != NULL ? TTC_OK : make(dev, call, nout, specs, &not_open, out, err);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- once more */
@@ -296,9 +288,8 @@ static ttc_plan *lower_again(ttc_device *dev, const ttc_call *call, const ttc_pl
   if (again == NULL) {
     return NULL;
   }
-  if (set_outs(again, plan->nout, plan->outs, (opening){0}, &ignored) == TTC_OK) {
-    again->out_open = plan->out_open;
-    again->out_length = plan->out_length;
+  if (set_outs(again, plan->nout, plan->outs, &not_open, &ignored) == TTC_OK) {
+    again->opened = plan->opened;
     if (lower(dev, call, verified, again, &ignored) == TTC_OK) {
       return again;
     }

@@ -35,8 +35,7 @@ struct ttc_plan {
   uint32_t nnumber;    /* NUMBER and RNG parameters */
   int64_t fresh_nbyte; /* of the fresh results */
   char *dump;          /* folder to put what is made of it into, or NULL */
-  uint8_t out_open;    /* results are open along this axis, counted from the last; 0: not */
-  int64_t out_length;  /* what is in them, where it is always as much; 0: the call's (lengths.h) */
+  ttc__opened opened;  /* how results are open; its length, where that is always the same, else 0: the call's (lengths.h) */
   bool refuses;        /* the call cannot be wide: a mark under its wide key, never run */
   bool closes;         /* it writes an open store, which then is no more */
   bool keeps_text;     /* its text could not be made again */
@@ -108,7 +107,7 @@ struct ttc_device {
   ttc__site site;
   ttc__wide wide;       /* the call as plans.c made it wide .. */
   bool widened;         /* .. if it did */
-  ttc__growth *growths; /* [TTC__GROWTHS], NULL: lengths are never numbers */
+  ttc__lengths *lengths; /* NULL: they are never numbers */
   int precision;        /* of products, as the key in site has it */
   uint32_t options;     /* ttc__options, likewise */
   _Atomic uint64_t calls;

@@ -241,14 +241,33 @@ ttc_status ttc__store_fill_undefined(ttc_store *s, const ttc__base *base, ttc_er
   return TTC_OK;
 }
 
+/* Bytes of an open store's contents from the buffer's, row by row of its innermost open axis. */
+static void gather_rows(const ttc__base *base, const char *from, size_t offset, size_t nbyte, char *dst) {
+  ttc__base physical = ttc__base_physical(base);
+  int a = 31 - __builtin_clz(base->open);
+  int64_t dense[TTC_MAX_NDIM];
+  ttc__dense_strides(base->ndim, physical.dims, dense);
+  size_t width = ttc_dtype_nbyte((ttc_dtype)base->dtype), row = (size_t)(base->dims[a] * dense[a]) * width;
+  for (size_t done = 0; done < nbyte;) {
+    size_t at = (offset + done) % row, left = row - at < nbyte - done ? row - at : nbyte - done, where = at;
+    int64_t rows = (int64_t)((offset + done) / row);
+    for (int k = a - 1; k >= 0; k--) {
+      where += (size_t)(rows % base->dims[k] * dense[k]) * width;
+      rows /= base->dims[k];
+    }
+    memcpy(dst + done, from + where, left);
+    done += left;
+  }
+}
+
 /* Of an open store the whole buffer is fetched and the rows that are in it are put together here: a program would be one for each
  * length. */
 ttc_status ttc__store_read(ttc_store *s, const ttc__base *base, size_t offset, size_t nbyte, void *dst, ttc_error *err) {
   pjrt_client *client = s->dev->client;
   ttc__base physical = ttc__base_physical(base);
   size_t whole = ttc__base_nbyte(&physical), all = ttc__base_nbyte(base);
-  int a = base->open - 1;
-  bool rows = base->open != 0 && whole == s->buf_nbyte && ttc__nelem(a, base->dims) != 1;
+  bool rows = base->open != 0 && whole == s->buf_nbyte &&
+              ((base->open & (base->open - 1)) != 0 || ttc__nelem(__builtin_ctz(base->open), base->dims) != 1);
   if (!rows) {
     return pjrt_buffer_to_host(client, s->buf, offset, nbyte, dst, err);
   }
@@ -260,11 +279,8 @@ ttc_status ttc__store_read(ttc_store *s, const ttc__base *base, size_t offset, s
     return TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory for %zu bytes", whole);
   }
   ttc_status st = pjrt_buffer_to_host(client, s->buf, 0, whole, from, err);
-  size_t n = (size_t)ttc__nelem(a, base->dims), row = all / n, wide = whole / n;
-  for (size_t done = 0; st == TTC_OK && done < nbyte;) {
-    size_t at = (offset + done) % row, left = row - at < nbyte - done ? row - at : nbyte - done;
-    memcpy((char *)dst + done, from + (offset + done) / row * wide + at, left);
-    done += left;
+  if (st == TTC_OK) {
+    gather_rows(base, from, offset, nbyte, dst);
   }
   free(from);
   return st;

@@ -23,8 +23,8 @@ static void spec_of(const ttc_tensor *t, ttc_spec *spec) {
 }
 
 /* One call of the row "copy" (aten::copy: result = src in self's shape and dtype). */
-static ttc_status run_copy(ttc_device *dev, const ttc_tensor *self, const ttc_tensor *src, const ttc_tensor *into, ttc_result *res,
-                           ttc_error *err) {
+static ttc_status run_copy(ttc_device *dev, const ttc_tensor *self, const ttc_tensor *src, const ttc_tensor *into, bool narrow,
+                           ttc_result *res, ttc_error *err) {
   uint32_t op = ttc_op_find("copy");
   TTC_ASSERT(op != UINT32_MAX);
   ttc_arg args[3] = {{.kind = TTC_ARG_TENSOR, .n = 1, .tensor = self},
@@ -32,7 +32,7 @@ static ttc_status run_copy(ttc_device *dev, const ttc_tensor *self, const ttc_te
                      {.kind = TTC_ARG_BOOL, .i = 0}};
   const ttc_tensor *targets[1] = {into};
   bool beside = atomic_load_explicit(&dev->open, memory_order_relaxed) != 0; /* calls that are kept back */
-  ttc_call call = {.op = op, .narg = 3, .args = args, .ninto = into != NULL ? 1 : 0, .into = targets, .defer = beside ? 1 : 0};
+  ttc_call call = {.op = op, .narg = 3, .args = args, .ninto = into != NULL ? 1 : 0, .into = targets, .defer = beside ? 1 : 0, .narrow = narrow};
   ttc_status st = ttc_call_run(dev, &call, res, err);
   if (st == TTC_NOT_FOUND) {
     ttc_spec spec;
@@ -52,7 +52,7 @@ ttc_status ttc__store_close(ttc_store *s, ttc_error *err) {
   int64_t n = ttc__nelem(base.ndim, base.dims), one = 1;
   ttc_tensor flat = {.store = s, .sizes = &n, .strides = &one, .value = -1, .dtype = base.dtype, .ndim = 1};
   ttc_result res;
-  TTC_TRY(run_copy(s->dev, &flat, &flat, &flat, &res, err));
+  TTC_TRY(run_copy(s->dev, &flat, &flat, &flat, true, &res, err));
   ttc_result_done(&res);
   return TTC_OK;
 }
@@ -90,9 +90,38 @@ static ttc_status enqueue_upload(ttc_store *s, const ttc__base *base, pjrt_buffe
   s->keyed.base = *base;
   s->used = true;
   s->verified = 0;
-  publish_one(s, RECORD_UPLOAD, base, buf);
+  ttc__base physical = ttc__base_physical(base);
+  publish_one(s, RECORD_UPLOAD, &physical, buf);
   ttc__lock_drop(&dev->dispatch);
   return TTC_OK;
+}
+
+/* Data for a new store: is one axis of theirs another size each time? Then the store is open along it. */
+static bool open_batch(ttc_device *dev, const ttc_tensor *dst, ttc__base *base) {
+  if (dev->lengths == NULL || dst->ndim == 0) {
+    return false;
+  }
+  ttc__lock_take(&dev->dispatch);
+  uint64_t calls = atomic_load_explicit(&dev->calls, memory_order_relaxed);
+  int axis = dst->store->used ? -1 : ttc__batch_axis(dev->lengths, (ttc_dtype)base->dtype, base->ndim, base->dims, calls);
+  ttc__lock_drop(&dev->dispatch);
+  if (axis >= 0) {
+    base->open = (uint16_t)(1u << axis);
+    base->bound = ttc__batch_bound(base->dims[axis]);
+  }
+  return axis >= 0;
+}
+
+/* The data as the buffer of an open store has them, with 0 past the length. NULL: out of memory. */
+static void *stretch(const ttc__base *base, const void *src) {
+  int a = __builtin_ctz(base->open);
+  size_t inner = (size_t)ttc__nelem(base->ndim - a - 1, base->dims + a + 1) * ttc_dtype_nbyte((ttc_dtype)base->dtype);
+  size_t rows = (size_t)ttc__nelem(a, base->dims), row = inner * (size_t)base->dims[a], wide = inner * (size_t)base->bound;
+  char *to = calloc(rows, wide);
+  for (size_t k = 0; to != NULL && k < rows; k++) {
+    memcpy(to + k * wide, (const char *)src + k * row, row);
+  }
+  return to;
 }
 
 /* Does C-contiguous data in t's shape, laid down row-major, give the store's bytes exactly? */
@@ -119,11 +148,15 @@ ttc_status ttc_copy_from_host(const ttc_tensor *dst, const void *src, size_t nby
   }
   pjrt_buffer *buf;
   if (covers_in_order(dst)) {
-    ttc_status st = pjrt_buffer_from_host(dev->client, dev->index, spec.dtype, base.ndim, base.dims, src, &buf, err);
-    if (st == TTC_RESOURCE_EXHAUSTED) {
-      TTC_TRY(ttc_device_reclaim(dev, err));
-      st = pjrt_buffer_from_host(dev->client, dev->index, spec.dtype, base.ndim, base.dims, src, &buf, err);
+    void *longer = open_batch(dev, dst, &base) ? stretch(&base, src) : NULL;
+    base.open = longer != NULL ? base.open : 0;
+    ttc__base physical = ttc__base_physical(&base);
+    const void *from = longer != NULL ? longer : src;
+    ttc_status st = pjrt_buffer_from_host(dev->client, dev->index, spec.dtype, base.ndim, physical.dims, from, &buf, err);
+    if (st == TTC_RESOURCE_EXHAUSTED && (st = ttc_device_reclaim(dev, err)) == TTC_OK) {
+      st = pjrt_buffer_from_host(dev->client, dev->index, spec.dtype, base.ndim, physical.dims, from, &buf, err);
     }
+    free(longer);
     TTC_TRY(st);
     st = enqueue_upload(dst->store, &base, buf, err);
     if (st != TTC_OK) {
@@ -138,7 +171,7 @@ ttc_status ttc_copy_from_host(const ttc_tensor *dst, const void *src, size_t nby
   ttc_status st = ttc_copy_from_host(&from, src, nbyte, err);
   if (st == TTC_OK) {
     ttc_result res;
-    st = run_copy(dev, dst, &from, dst, &res, err);
+    st = run_copy(dev, dst, &from, dst, false, &res, err);
     if (st == TTC_OK) {
       ttc_result_done(&res);
     }
@@ -222,7 +255,7 @@ ttc_status ttc_copy_to_host(const ttc_tensor *src, void *dst, size_t nbyte, ttc_
     return read_bytes(src->store, (size_t)src->offset * w, nbyte, dst, err);
   }
   ttc_result res;
-  TTC_TRY(run_copy(dev, src, src, NULL, &res, err));
+  TTC_TRY(run_copy(dev, src, src, NULL, false, &res, err));
   ttc_status st = read_bytes(res.stores[0], 0, nbyte, dst, err);
   ttc_store_release(res.stores[0]);
   ttc_result_done(&res);

@@ -1,0 +1,662 @@
+/* What ops do with open axes, kind by kind (ttc__pad): which lengths must agree, what is filled in, how results are open. */
+#include <string.h>
+
+#include "graph/lengths.h"
+
+/* The tensor of entry k of argument i, how it is open, and its place in the visiting order; NULL: there is none. */
+static ttc_tensor *entry_at(ttc__wide *w, uint32_t i, uint32_t k, ttc__open **o, uint32_t *at) {
+  uint32_t place = 0;
+  for (uint32_t j = 0; j < w->call.narg; j++) {
+    const ttc_arg *a = &w->call.args[j];
+    for (uint32_t e = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && e < a->n; e++) {
+      bool absent = ttc__absent(&a->tensor[e]);
+      if (j == i && e == k) {
+        *o = absent ? NULL : &w->open[place];
+        *at = place;
+        return absent ? NULL : &w->tensors[a->tensor + e - w->tensors];
+      }
+      place += absent ? 0 : 1;
+    }
+  }
+  *o = NULL;
+  return NULL;
+}
+
+static ttc_tensor *tensor_at(ttc__wide *w, uint32_t i, ttc__open **o) {
+  uint32_t at;
+  return entry_at(w, i, 0, o, &at);
+}
+
+/* The axis that argument i names, of ndim; -1: it names none. */
+static int64_t axis_at(const ttc__wide *w, uint32_t i, int ndim) {
+  if (i >= w->call.narg || w->call.args[i].kind != TTC_ARG_INT) {
+    return -1;
+  }
+  return w->call.args[i].i < 0 ? w->call.args[i].i + ndim : w->call.args[i].i;
+}
+
+static bool is_whole(const ttc__open *o) {
+  return o != NULL && ttc__is_long(o);
+}
+
+/* Open along this axis? */
+static bool is_open(const ttc__open *o, int64_t axis) {
+  return is_whole(o) && axis >= 0 && ((o->axes >> axis) & 1) != 0;
+}
+
+/* The tensor's open axes counted from the last one, which is bit 0; and back. */
+static unsigned turned(const ttc_tensor *t, unsigned axes) {
+  unsigned back = 0;
+  for (int a = 0; a < t->ndim; a++) {
+    back |= ((axes >> a) & 1u) << (t->ndim - 1 - a);
+  }
+  return back;
+}
+
+/* The one length of a call's tensors; number -1: none is met yet. */
+typedef struct shared {
+  int number;
+  uint32_t outer;
+} shared;
+static const shared no_length = {-1, 1};
+
+static bool agrees(shared *s, const ttc__open *o) {
+  if (!is_whole(o)) {
+    return true;
+  }
+  if (s->number >= 0 && (o->number != s->number || o->outer != s->outer)) {
+    return false;
+  }
+  *s = (shared){o->number, o->outer};
+  return true;
+}
+
+/* All results are open along these axes, counted from the last; result k where `only` is not negative. */
+static bool results_are_open(ttc__wide *w, unsigned axes, const shared *s, int only) {
+  if (axes == 0) {
+    return true;
+  }
+  if (s->number < 0 || (s->outer > 1 && (axes & (axes - 1)) != 0)) {
+    return false;
+  }
+  for (uint32_t k = 0; k < TTC__OPEN_OUTS; k++) {
+    w->opened.axes[k] = only < 0 || (uint32_t)only == k ? (uint16_t)axes : w->opened.axes[k];
+  }
+  w->opened.any = true;
+  w->opened.outer = s->outer;
+  w->opened.length = w->numbers[s->number].i;
+  w->opened.bound = w->bounds[s->number];
+  return true;
+}
+
+/* The tensor, as it broadcasts, is open along these axes, counted from the last, or has size 1 there. */
+static bool spreads(ttc__wide *w, uint32_t place, const ttc_tensor *t, unsigned axes, const shared *s) {
+  for (; axes != 0; axes &= axes - 1) {
+    int a = t->ndim - 1 - __builtin_ctz(axes);
+    if (a >= 0 && t->sizes[a] != 1 && !ttc__make_open(w, place, a, (uint8_t)s->number, s->outer)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* Do all tensors, as they broadcast, have the same length along the same axes, or size 1? The results then have it too. */
+static bool widen_each(ttc__wide *w, ttc__filling fill) {
+  shared s = no_length;
+  unsigned axes = 0;
+  for (uint32_t place = 0; place < w->nopen; place++) {
+    const ttc_tensor *t = ttc__wide_tensor(w, place);
+    if (!agrees(&s, &w->open[place])) {
+      return false;
+    }
+    axes |= is_whole(&w->open[place]) ? turned(t, w->open[place].axes) : 0;
+  }
+  for (uint32_t place = 0; place < w->nopen; place++) {
+    if (!spreads(w, place, ttc__wide_tensor(w, place), axes, &s)) {
+      return false;
+    }
+    w->open[place].fill = is_whole(&w->open[place]) ? (uint8_t)fill : TTC__FILL_NOT;
+  }
+  return results_are_open(w, axes, &s, -1);
+}
+
+/* aten::cat leaves out what has the shape [0]: so that the first tensor is one with places. */
+static void drop_empty(ttc__wide *w) {
+  ttc_arg *a = &w->args[0];
+  while (a->n > 1 && !ttc__absent(&a->tensor[0]) && a->tensor[0].ndim == 1 && a->tensor[0].sizes[0] == 0 &&
+         a->tensor[1].ndim != 1) {
+    a->tensor++;
+    a->n--;
+    memmove(w->open, w->open + 1, --w->nopen * sizeof *w->open);
+  }
+}
+
+/* aten::cat(tensors, dim) */
+static bool widen_join(ttc__wide *w) {
+  drop_empty(w);
+  const ttc_arg *a = &w->call.args[0];
+  ttc__open *first, *o;
+  uint32_t at;
+  const ttc_tensor *t = tensor_at(w, 0, &first), *other;
+  int64_t dim = t != NULL ? axis_at(w, 1, t->ndim) : -1, more = 0;
+  if (dim < 0) {
+    return false;
+  }
+  shared s = no_length;
+  bool along = is_open(first, dim);
+  unsigned axes = 0;
+  for (uint32_t k = 0; k < a->n; k++) {
+    other = entry_at(w, 0, k, &o, &at);
+    if (other == NULL || other->ndim != t->ndim || (k > 0 && along && is_whole(o)) || !agrees(&s, o)) {
+      return false;
+    }
+    axes |= is_whole(o) ? turned(other, o->axes) : 0;
+    more += k > 0 ? other->sizes[dim] : 0;
+  }
+  if (along && (axes & (axes - 1)) == 0 && s.outer == 1) {
+    (void)results_are_open(w, axes, &s, -1);
+    w->opened.length += more;
+    if (w->opened.length > w->opened.bound) {
+      int64_t row = ttc__nelem(t->ndim, t->sizes) / w->opened.bound;
+      w->opened.bound = ttc__bound_of(w->opened.length, row * (int64_t)ttc_dtype_nbyte((ttc_dtype)t->dtype));
+    }
+    return true;
+  }
+  if (((axes >> (t->ndim - 1 - dim)) & 1) != 0) {
+    return false;
+  }
+  for (uint32_t k = 0; k < a->n; k++) {
+    other = entry_at(w, 0, k, &o, &at);
+    if (!spreads(w, at, other, axes, &s)) {
+      return false;
+    }
+  }
+  return results_are_open(w, axes, &s, -1);
+}
+
+/* Arguments q, k and v, or their gradients' ones: open along axis 2 where one of them is, and nowhere else. */
+static bool share_axis(ttc__wide *w, const uint32_t *args, uint32_t n, shared *s, bool *open, ttc__filling fill) {
+  ttc__open *o;
+  uint32_t at;
+  const ttc_tensor *t;
+  *open = false;
+  for (uint32_t k = 0; k < n; k++) {
+    if ((t = entry_at(w, args[k], 0, &o, &at)) == NULL || (is_whole(o) && o->axes != 1u << 2) || !agrees(s, o)) {
+      return false;
+    }
+    *open = *open || is_whole(o);
+  }
+  for (uint32_t k = 0; *open && k < n; k++) {
+    (void)entry_at(w, args[k], 0, &o, &at);
+    if (s->outer != 1 || !ttc__make_open(w, at, 2, (uint8_t)s->number, 1)) {
+      return false;
+    }
+    o->fill = (uint8_t)fill;
+  }
+  return true;
+}
+
+/* A bias [.., T, S], of queries and keys that are open or not. */
+static bool bias_fits(ttc__wide *w, uint32_t i, bool q, const shared *qs, bool k, const shared *ks) {
+  ttc__open *o;
+  uint32_t at;
+  const ttc_tensor *t = entry_at(w, i, 0, &o, &at);
+  if (t == NULL || t->ndim == 0) {
+    return true;
+  }
+  unsigned own = is_whole(o) ? turned(t, o->axes) : 0;
+  if ((own & ~3u) != 0 || ((own & 1) != 0 && !k) || ((own & 2) != 0 && !q)) {
+    return false;
+  }
+  o->fill = TTC__FILL_ZERO;
+  return (!k || spreads(w, at, t, 1, ks)) && (!q || spreads(w, at, t, 2, qs));
+}
+
+/* _sdpa_forward(q, k, v, bias?, ..) -> output, logsumexp: keys and values of one length; queries of that or another. What the rule
+ * leaves out are keys past it. */
+static bool widen_attention(ttc__wide *w) {
+  static const uint32_t queries[] = {0}, keys[] = {1, 2};
+  shared qs = no_length, ks = no_length;
+  bool q, k;
+  ttc__open *v;
+  if (!share_axis(w, queries, 1, &qs, &q, TTC__FILL_NOT) || !share_axis(w, keys, 2, &ks, &k, TTC__FILL_NOT) ||
+      !bias_fits(w, 3, q, &qs, k, &ks)) {
+    return false;
+  }
+  (void)tensor_at(w, 2, &v);
+  v->fill = TTC__FILL_ZERO;
+  return !q || (results_are_open(w, 2, &qs, 0) && results_are_open(w, 1, &qs, 1));
+}
+
+/* _sdpa_backward(grad, q, k, v, bias?, output, logsumexp, ..) -> gradients of q, k, v, bias */
+static bool widen_attention_back(ttc__wide *w) {
+  static const uint32_t queries[] = {0, 1, 5, 6}, keys[] = {2, 3};
+  shared s = no_length;
+  bool q, k;
+  if (!share_axis(w, queries, 4, &s, &q, TTC__FILL_ZERO) || !share_axis(w, keys, 2, &s, &k, TTC__FILL_ZERO) ||
+      !bias_fits(w, 4, q, &s, k, &s)) {
+    return false;
+  }
+  return (!q || results_are_open(w, 2, &s, 0)) && (!k || (results_are_open(w, 2, &s, 1) && results_are_open(w, 2, &s, 2)));
+}
+
+/* (x, dim, ..) -> results like x, what is past the length being filled where they go along it */
+static bool widen_along(ttc__wide *w, ttc__filling fill) {
+  ttc__open *x;
+  const ttc_tensor *t = tensor_at(w, 0, &x);
+  int64_t dim = t != NULL ? axis_at(w, 1, t->ndim) : -1;
+  if (dim < 0 || !is_whole(x)) {
+    return false;
+  }
+  x->fill = is_open(x, dim) ? (uint8_t)fill : TTC__FILL_NOT;
+  shared s = {x->number, x->outer};
+  return results_are_open(w, turned(t, x->axes), &s, -1);
+}
+
+/* Reductions, by name: others of their kinds do more than that with their operand (norms), or give places in the whole of it. */
+static const char *const folds[] = {"sum",     "sum.dim_IntList", "any",    "any.dim", "any.dims", "all",      "all.dim",
+                                    "all.dims", "amax",           "amin",   "max",     "min",      "max.dim",  "min.dim",
+                                    "argmax",  "argmin",          "mean",   "mean.dim"};
+
+static bool is_fold(const char *name) {
+  for (size_t k = 0; k < sizeof folds / sizeof *folds; k++) {
+    if (strcmp(name, folds[k]) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Is the axis one of those that argument 1 names? Where it names none, all are, or none if `keeps` (aten::any.dims, all.dims). */
+static bool is_reduced(const ttc_arg *dims, bool keeps, int ndim, int axis) {
+  const int64_t *list = dims->kind == TTC_ARG_INTS ? dims->ints : dims->kind == TTC_ARG_INT ? &dims->i : NULL;
+  uint32_t n = dims->kind == TTC_ARG_INTS ? dims->n : list != NULL ? 1 : 0;
+  for (uint32_t k = 0; k < n; k++) {
+    if ((list[k] < 0 ? list[k] + ndim : list[k]) == axis) {
+      return true;
+    }
+  }
+  return n == 0 && !(keeps && dims->kind == TTC_ARG_INTS);
+}
+
+/* (x, dims?, keepdim?, ..) */
+static bool widen_fold(ttc__wide *w, const char *name, ttc__filling fill) {
+  ttc__open *x;
+  const ttc_tensor *t = tensor_at(w, 0, &x);
+  if (t == NULL || !is_whole(x) || !is_fold(name)) {
+    return false;
+  }
+  static const ttc_arg none = {.kind = TTC_ARG_NONE};
+  const ttc_arg *dims = w->call.narg > 1 ? &w->call.args[1] : &none;
+  bool place = strncmp(name, "arg", 3) == 0 || strcmp(name, "max.dim") == 0 || strcmp(name, "min.dim") == 0;
+  if ((strncmp(name, "arg", 3) == 0 && dims->kind != TTC_ARG_INT) || (place && x->outer > 1)) {
+    return false;
+  }
+  bool keeps = strcmp(name, "any.dims") == 0 || strcmp(name, "all.dims") == 0;
+  bool keep = w->call.narg > 2 && w->call.args[2].kind == TTC_ARG_BOOL && w->call.args[2].i != 0;
+  unsigned axes = 0;
+  for (int k = t->ndim - 1, from_last = 0; k >= 0; k--) {
+    bool reduced = is_reduced(dims, keeps, t->ndim, k);
+    if (is_open(x, k) && reduced) {
+      x->fill = (uint8_t)fill;
+    } else if (is_open(x, k)) {
+      axes |= 1u << from_last;
+    }
+    from_last += keep || !reduced ? 1 : 0;
+  }
+  shared s = {x->number, x->outer};
+  return results_are_open(w, axes, &s, -1);
+}
+
+/* mm, bmm: rows [.., m, p] by columns [.., p, n]; addmm, baddbmm: likewise, with what is added first */
+static bool widen_dot(ttc__wide *w, const char *name) {
+  bool adds = strcmp(name, "addmm") == 0 || strcmp(name, "baddbmm") == 0;
+  ttc__open *x, *y, *z = NULL;
+  uint32_t xat, yat, zat = 0;
+  const ttc_tensor *a = entry_at(w, adds ? 1 : 0, 0, &x, &xat), *b = entry_at(w, adds ? 2 : 1, 0, &y, &yat);
+  const ttc_tensor *bias = adds ? entry_at(w, 0, 0, &z, &zat) : NULL;
+  if (!(adds || strcmp(name, "mm") == 0 || strcmp(name, "bmm") == 0) || a == NULL || b == NULL || a->ndim != b->ndim ||
+      (adds && bias == NULL)) {
+    return false;
+  }
+  shared s = no_length;
+  if (!agrees(&s, x) || !agrees(&s, y) || !agrees(&s, z) || s.number < 0) {
+    return false;
+  }
+  int last = a->ndim - 1;
+  unsigned out = is_whole(z) ? turned(bias, z->axes) : 0;
+  out |= is_open(x, last - 1) ? 2u : 0;
+  out |= is_open(y, last) ? 1u : 0;
+  out |= last == 2 && (is_open(x, 0) || is_open(y, 0)) ? 4u : 0;
+  if (is_open(x, last) || is_open(y, last - 1)) {
+    if (!ttc__make_open(w, xat, last, (uint8_t)s.number, s.outer) || !ttc__make_open(w, yat, last - 1, (uint8_t)s.number, s.outer)) {
+      return false;
+    }
+    x->fill = y->fill = TTC__FILL_ZERO;
+  }
+  unsigned rows = out & 6u, columns = (out & 4u) | (out & 1u);
+  for (int k = 0; k <= last; k++) {
+    if ((((rows >> (last - k)) & 1) != 0 && !ttc__make_open(w, xat, k, (uint8_t)s.number, s.outer)) ||
+        (((columns >> (last - k)) & 1) != 0 && !ttc__make_open(w, yat, k, (uint8_t)s.number, s.outer))) {
+      return false;
+    }
+  }
+  return (bias == NULL || spreads(w, zat, bias, out, &s)) && results_are_open(w, out, &s, -1);
+}
+
+/* index.Tensor(x, indices): the indices are open along one axis, as they broadcast. An axis of x that is indexed may be open too;
+ * its length is then where indices end. */
+static bool widen_index(ttc__wide *w) {
+  ttc__open *x, *o;
+  uint32_t at;
+  const ttc_tensor *t = tensor_at(w, 0, &x), *index;
+  const ttc_arg *list = &w->call.args[1];
+  int first = -1, last = -1, given = 0;
+  unsigned axes = 0, indexed = 0;
+  shared s = no_length;
+  if (t == NULL || list->kind != TTC_ARG_TENSORS || (is_whole(x) && x->outer > 1)) {
+    return false;
+  }
+  for (uint32_t k = 0; k < list->n; k++) {
+    if ((index = entry_at(w, 1, k, &o, &at)) == NULL) {
+      continue;
+    }
+    if (index->dtype == TTC_BOOL || index->dtype == TTC_U8 || !agrees(&s, o)) {
+      return false;
+    }
+    first = first < 0 ? (int)k : first;
+    last = (int)k;
+    given++;
+    indexed |= 1u << k;
+    o->fill = TTC__FILL_ZERO;
+    axes |= is_whole(o) ? turned(index, o->axes) : 0;
+  }
+  if (given == 0 || (is_whole(x) && (x->axes & ~indexed) != 0)) {
+    return false;
+  }
+  for (uint32_t k = 0; k < list->n; k++) {
+    if ((index = entry_at(w, 1, k, &o, &at)) != NULL && !spreads(w, at, index, axes, &s)) {
+      return false;
+    }
+  }
+  int after = last - first + 1 == given ? t->ndim - 1 - last : t->ndim - given; /* axes of x that come after the indices' */
+  return results_are_open(w, axes << after, &s, -1);
+}
+
+/* index_select(x, dim, index[n]) -> [.., n, ..] */
+static bool widen_select(ttc__wide *w, const ttc_tensor *t, const ttc__open *x, int64_t dim, ttc__open *index) {
+  bool xo = is_whole(x), io = is_whole(index);
+  if (xo == io || t->ndim == 0 || (xo && is_open(x, dim))) {
+    return false;
+  }
+  index->fill = TTC__FILL_ZERO;
+  shared s = {xo ? x->number : index->number, xo ? x->outer : index->outer};
+  return results_are_open(w, xo ? turned(t, x->axes) : 1u << (t->ndim - 1 - dim), &s, -1);
+}
+
+/* gather(x, dim, index): x is cut to the index's sizes on the other axes. */
+static bool widen_gather(ttc__wide *w, const ttc_tensor *t, const ttc__open *x, int64_t dim, ttc__open *index) {
+  bool along = is_open(x, dim); /* places would end at a length */
+  if (!is_whole(index) || along || t->ndim == 0) {
+    return !along && t->ndim != 0 && !is_whole(x);
+  }
+  shared s = {index->number, index->outer};
+  for (int a = 0; a < t->ndim; a++) {
+    if (is_open(index, a) && a != dim && !(is_open(x, a) && agrees(&s, x))) {
+      return false;
+    }
+  }
+  index->fill = TTC__FILL_ZERO;
+  return results_are_open(w, turned(t, index->axes), &s, -1);
+}
+
+/* Reading at indices: index.Tensor(x, indices), embedding(x, index, ..), index_select, gather(x, dim, index) */
+static bool widen_take(ttc__wide *w, const char *name) {
+  if (strcmp(name, "index.Tensor") == 0) {
+    return widen_index(w);
+  }
+  bool embedding = strcmp(name, "embedding") == 0;
+  ttc__open *x, *o;
+  const ttc_tensor *t = tensor_at(w, 0, &x), *index = tensor_at(w, embedding ? 1 : 2, &o);
+  if (t == NULL || index == NULL || ttc__nelem(t->ndim, t->sizes) == 0 || ttc__nelem(index->ndim, index->sizes) == 0) {
+    return false;
+  }
+  if (embedding) {
+    o->fill = TTC__FILL_ZERO;
+    shared s = {o->number, o->outer};
+    return !is_whole(x) && is_whole(o) && results_are_open(w, turned(index, o->axes) << (t->ndim - 1), &s, -1);
+  }
+  int64_t dim = axis_at(w, 1, t->ndim);
+  if (dim >= 0 && strcmp(name, "gather") == 0) {
+    return index->ndim == t->ndim && widen_gather(w, t, x, dim, o);
+  }
+  return dim >= 0 && strcmp(name, "index_select") == 0 && index->ndim == 1 && widen_select(w, t, x, dim, o);
+}
+
+/* embedding_dense_backward(grad [.., d], index [..], rows, padding, scale): what is past the length adds 0 to row 0. */
+static bool widen_embedding_back(ttc__wide *w) {
+  ttc__open *g, *i;
+  uint32_t gat, iat;
+  const ttc_tensor *grad = entry_at(w, 0, 0, &g, &gat), *index = entry_at(w, 1, 0, &i, &iat);
+  shared s = no_length;
+  if (grad == NULL || index == NULL || w->call.narg < 5 || w->call.args[4].i != 0 || !agrees(&s, g) || !agrees(&s, i)) {
+    return false;
+  }
+  unsigned axes = (is_whole(g) ? turned(grad, g->axes) : 0) | (is_whole(i) ? turned(index, i->axes) << 1 : 0);
+  if ((axes & 1) != 0 || !spreads(w, gat, grad, axes, &s) || !spreads(w, iat, index, axes >> 1, &s)) {
+    return false;
+  }
+  g->fill = i->fill = TTC__FILL_ZERO;
+  return true;
+}
+
+/* scatter(x, dim, index, src or value), scatter_add: the rule sees to it that what is past the index's length goes nowhere. */
+static bool widen_put(ttc__wide *w, const char *name) {
+  if (strcmp(name, "embedding_dense_backward") == 0) {
+    return widen_embedding_back(w);
+  }
+  ttc__open *x, *i, *s;
+  const ttc_tensor *t = tensor_at(w, 0, &x), *index = tensor_at(w, 2, &i), *src = tensor_at(w, 3, &s);
+  bool named = strcmp(name, "scatter.src") == 0 || strcmp(name, "scatter.value") == 0 || strcmp(name, "scatter_add") == 0;
+  int64_t dim = t != NULL ? axis_at(w, 1, t->ndim) : -1;
+  if (!named || dim < 0 || index == NULL || index->ndim != t->ndim || is_whole(x) || !is_whole(i) || i->axes != 1u << dim ||
+      i->outer != 1 || t->sizes[dim] == 0 || (src != NULL && (!is_whole(s) || s->axes != i->axes || s->number != i->number))) {
+    return false;
+  }
+  i->fill = TTC__FILL_ZERO;
+  return true;
+}
+
+/* native_layer_norm, _fused_rms_norm (x, sizes of the last axes, weights..): of each row by itself, all results having x's axes */
+static bool widen_norm(ttc__wide *w) {
+  ttc__open *x, *o;
+  const ttc_tensor *t = tensor_at(w, 0, &x);
+  if (t == NULL || !is_whole(x) || w->call.narg < 2 || w->call.args[1].kind != TTC_ARG_INTS ||
+      (turned(t, x->axes) & ((1u << w->call.args[1].n) - 1)) != 0) {
+    return false;
+  }
+  for (uint32_t i = 2; i < w->call.narg; i++) {
+    if (tensor_at(w, i, &o) != NULL && is_whole(o)) {
+      return false;
+    }
+  }
+  shared s = {x->number, x->outer};
+  return results_are_open(w, turned(t, x->axes), &s, -1);
+}
+
+/* native_layer_norm_backward(grad, x, sizes, mean, rstd, weight, bias, wanted), _fused_rms_norm_backward likewise -> gradients of x,
+ * and of weights, which are sums over the other axes */
+static bool widen_norm_back(ttc__wide *w) {
+  ttc__open *o;
+  uint32_t at;
+  const ttc_tensor *x = entry_at(w, 1, 0, &o, &at), *t;
+  if (x == NULL || w->call.narg < 3 || w->call.args[2].kind != TTC_ARG_INTS) {
+    return false;
+  }
+  shared s = no_length;
+  unsigned axes = 0;
+  for (int pass = 0; pass < 2; pass++) {
+    for (uint32_t i = 0; i < w->call.narg; i++) {
+      if ((t = entry_at(w, i, 0, &o, &at)) == NULL) {
+        continue;
+      }
+      if (t->ndim != x->ndim || i > 4) { /* weights */
+        if (is_whole(o)) {
+          return false;
+        }
+      } else if (pass == 0) {
+        if (!agrees(&s, o)) {
+          return false;
+        }
+        axes |= is_whole(o) ? turned(t, o->axes) : 0;
+      } else if (!spreads(w, at, t, axes, &s)) {
+        return false;
+      } else {
+        o->fill = TTC__FILL_ZERO;
+      }
+    }
+  }
+  return (axes & ((1u << w->call.args[2].n) - 1)) == 0 && results_are_open(w, axes, &s, 0);
+}
+
+/* _softmax_backward_data, _log_softmax_backward_data(grad, output, dim, dtype) */
+static bool widen_softmax_back(ttc__wide *w) {
+  ttc__open *g, *y;
+  const ttc_tensor *t = tensor_at(w, 0, &g);
+  int64_t dim = t != NULL ? axis_at(w, 2, t->ndim) : -1;
+  if (dim < 0 || !widen_each(w, TTC__FILL_NOT)) {
+    return false;
+  }
+  (void)tensor_at(w, 1, &y);
+  g->fill = y->fill = is_open(g, dim) || is_open(y, dim) ? TTC__FILL_ZERO : TTC__FILL_NOT;
+  return true;
+}
+
+/* nll_loss_forward(x [N, C], target [N], weight, reduction, ignored) and nll_loss_backward(grad, x, target, weight, reduction,
+ * ignored, total): targets past the length are ignored. */
+static bool widen_nll(ttc__wide *w, const char *name) {
+  bool back = strcmp(name, "nll_loss_backward") == 0;
+  uint32_t first = back ? 1 : 0, xat, tat, gat;
+  ttc__open *x, *y, *g;
+  const ttc_tensor *t = entry_at(w, first, 0, &x, &xat), *target = entry_at(w, first + 1, 0, &y, &tat);
+  if (!(back || strcmp(name, "nll_loss_forward") == 0) || t == NULL || target == NULL || t->ndim != 2 || target->ndim != 1) {
+    return false;
+  }
+  shared s = no_length;
+  bool none = w->call.args[first + 3].i == 0;
+  const ttc_tensor *grad = back ? entry_at(w, 0, 0, &g, &gat) : NULL;
+  if (!agrees(&s, x) || !agrees(&s, y) || (is_whole(x) && x->axes != 1) || (grad != NULL && !agrees(&s, g)) || s.number < 0 ||
+      !ttc__make_open(w, xat, 0, (uint8_t)s.number, s.outer) || !ttc__make_open(w, tat, 0, (uint8_t)s.number, s.outer) ||
+      (grad != NULL && none && !spreads(w, gat, grad, 1, &s))) {
+    return false;
+  }
+  y->fill = (uint8_t)(TTC__FILL_ARG + first + 4);
+  return back ? results_are_open(w, 2, &s, 0) : results_are_open(w, none ? 1 : 0, &s, 0);
+}
+
+/* select_backward(grad, sizes, dim, index), slice_backward(grad, sizes, dim, start, end, step): the sizes of the whole. Only along
+ * axes that are not open may places count from the end. */
+static bool widen_view(ttc__wide *w, const char *name) {
+  bool select = strcmp(name, "select_backward") == 0;
+  ttc__open *g;
+  uint32_t at;
+  const ttc_tensor *t = entry_at(w, 0, 0, &g, &at);
+  ttc_arg *sizes = &w->args[1];
+  if (!(select || strcmp(name, "slice_backward") == 0) || t == NULL || sizes->kind != TTC_ARG_INTS || sizes->n > TTC_MAX_NDIM ||
+      w->nnumber == 0 || (int)sizes->n != t->ndim + (select ? 1 : 0)) {
+    return false;
+  }
+  int ndim = (int)sizes->n;
+  int64_t dim = axis_at(w, 2, ndim);
+  shared s = is_whole(g) ? (shared){g->number, g->outer} : (shared){0, 1};
+  if (dim < 0 || s.outer != 1 || w->bounds[s.number] == 0) {
+    return false;
+  }
+  memcpy(w->ints, sizes->ints, sizes->n * sizeof *w->ints);
+  sizes->ints = w->ints;
+  unsigned axes = 0;
+  for (int a = 0; a < ndim; a++) {
+    int own = a - (select && a > dim ? 1 : 0);
+    bool open = a != dim && is_open(g, own);
+    if (!open && !(a == dim && select && w->ints[a] == w->numbers[s.number].i)) {
+      continue;
+    }
+    if (a == dim && w->call.args[3].i < 0) {
+      return false;
+    }
+    axes |= 1u << (ndim - 1 - a);
+    w->ints[a] = w->bounds[s.number];
+  }
+  return axes != 0 && !is_open(g, select ? -1 : dim) && results_are_open(w, axes, &s, -1);
+}
+
+/* constant_pad_nd(x, pads, value): along the open axis behind the end, or cut off there */
+static bool widen_pad(ttc__wide *w) {
+  ttc__open *x;
+  const ttc_tensor *t = tensor_at(w, 0, &x);
+  const ttc_arg *pads = &w->call.args[1];
+  if (t == NULL || !is_whole(x) || x->outer != 1 || (x->axes & (x->axes - 1)) != 0 || pads->kind != TTC_ARG_INTS) {
+    return false;
+  }
+  shared s = {x->number, 1};
+  uint32_t k = (uint32_t)(t->ndim - 1 - __builtin_ctz(x->axes));
+  int64_t more = 2 * k + 1 < pads->n ? pads->ints[2 * k + 1] : 0;
+  if ((2 * k < pads->n && pads->ints[2 * k] != 0) || !results_are_open(w, 1u << k, &s, -1) || w->opened.length + more < 2) {
+    return false;
+  }
+  w->opened.length += more;
+  if (w->opened.length > w->opened.bound) {
+    w->opened.bound = ttc__batch_bound(w->opened.length);
+  }
+  return true;
+}
+
+bool ttc__widen_op(ttc__wide *w, const ttc_op_row *row) {
+  switch (row->pad) {
+    case PAD_EACH:
+      return (row->flags & (TTC_OP_RNG | TTC_OP_SIZED)) == 0 && widen_each(w, TTC__FILL_NOT);
+    case PAD_EACH_ONE:
+      return (row->flags & (TTC_OP_RNG | TTC_OP_SIZED)) == 0 && widen_each(w, TTC__FILL_ONE);
+    case PAD_JOIN:
+      return strcmp(row->name, "cat") == 0 && widen_join(w);
+    case PAD_ATTENTION:
+      return strcmp(row->name, "_sdpa_forward") == 0 && widen_attention(w);
+    case PAD_ATTENTION_BACK:
+      return strcmp(row->name, "_sdpa_backward") == 0 && widen_attention_back(w);
+    case PAD_TAKE:
+      return widen_take(w, row->name);
+    case PAD_PUT:
+      return widen_put(w, row->name);
+    case PAD_TRIANGLE:
+      return widen_along(w, TTC__FILL_NOT);
+    case PAD_SOFTMAX:
+      return widen_along(w, TTC__FILL_LOWEST);
+    case PAD_SOFTMAX_BACK:
+      return widen_softmax_back(w);
+    case PAD_MEAN:
+      return widen_fold(w, row->name, TTC__FILL_ZERO);
+    case PAD_NORM:
+      return widen_norm(w);
+    case PAD_NORM_BACK:
+      return widen_norm_back(w);
+    case PAD_FOLD_ZERO:
+      return widen_fold(w, row->name, TTC__FILL_ZERO);
+    case PAD_FOLD_ONE:
+      return widen_fold(w, row->name, TTC__FILL_ONE);
+    case PAD_FOLD_LOWEST:
+      return widen_fold(w, row->name, TTC__FILL_LOWEST);
+    case PAD_FOLD_HIGHEST:
+      return widen_fold(w, row->name, TTC__FILL_HIGHEST);
+    case PAD_SCAN_ZERO: /* what is past the length is added last */
+    case PAD_SCAN_ONE:
+      return widen_along(w, TTC__FILL_NOT);
+    case PAD_DOT:
+      return widen_dot(w, row->name);
+    case PAD_NLL:
+      return widen_nll(w, row->name);
+    case PAD_VIEW:
+      return strcmp(row->name, "constant_pad_nd") == 0 ? widen_pad(w) : widen_view(w, row->name);
+    default:
+      return false;
+  }
+}
