@@ -617,6 +617,8 @@ bool ttc__widen_op(ttc__wide *w, const ttc_op_row *row) {
       return (row->flags & (TTC_OP_RNG | TTC_OP_SIZED)) == 0 && widen_each(w, TTC__FILL_NOT);
     case PAD_EACH_ONE:
       return (row->flags & (TTC_OP_RNG | TTC_OP_SIZED)) == 0 && widen_each(w, TTC__FILL_ONE);
+    case PAD_DRAW:
+      return widen_each(w, TTC__FILL_NOT);
     case PAD_JOIN:
       return strcmp(row->name, "cat") == 0 && widen_join(w);
     case PAD_ATTENTION:

@@ -71,25 +71,25 @@ static ttc_val inside(shlo *b, const ttc_tensor *t, const ttc__open *o, ttc_val 
   return in;
 }
 
-/* t, which is as long as it is along its open axis, made as long as the bound. */
+/* t, which is as long as it is along its open axes, made as long as the bound. */
 static ttc_val padded(ttc_lower *c, const ttc_tensor *t, const ttc__open *o, ttc_val v, const ttc__base *base) {
   shlo *b = c->p->b;
-  int a = __builtin_ctz(o->axes), n = 0;
+  int n = 0;
   int64_t sizes[TTC_MAX_NDIM], rows[TTC_MAX_NDIM + 1], lo[TTC_MAX_NDIM + 1] = {0}, hi[TTC_MAX_NDIM + 1] = {0};
-  memcpy(sizes, t->sizes, t->ndim * sizeof *sizes);
-  sizes[a] = o->extent * o->outer;
   ttc_tensor own = *t;
   own.sizes = sizes;
-  v = ttc__read_view(b, v, base, &own);
   for (int k = 0; k < t->ndim; k++) {
-    if (k == a) {
+    bool open = ((o->axes >> k) & 1) != 0;
+    sizes[k] = open ? o->extent * o->outer : t->sizes[k];
+    if (open && o->outer > 1) {
       rows[n++] = o->outer;
-      hi[n] = t->sizes[a] / o->outer - o->extent;
     }
-    rows[n++] = k == a ? o->extent : sizes[k];
+    hi[n] = open ? t->sizes[k] / o->outer - o->extent : 0;
+    rows[n++] = open ? o->extent : sizes[k];
   }
+  v = shlo_reshape(b, ttc__read_view(b, v, base, &own), n, rows);
   ttc_val zero = filling(c, TTC__FILL_ZERO, (ttc_dtype)t->dtype);
-  return shlo_reshape(b, shlo_pad(b, shlo_reshape(b, v, n, rows), zero, lo, hi, NULL), t->ndim, t->sizes);
+  return shlo_reshape(b, shlo_pad(b, v, zero, lo, hi, NULL), t->ndim, t->sizes);
 }
 
 /* A tensor of an open store, or beside one: a part of it like any other tensor, or all of it up to the bound, with what is past the
@@ -468,6 +468,40 @@ int op_out_ndim(const ttc_lower *c, int k) {
 }
 const int64_t *op_out_sizes(const ttc_lower *c, int k) {
   return c->outs[k].sizes;
+}
+
+ttc_val op_out_elements(ttc_lower *c, ttc_val *count) {
+  shlo *b = c->p->b;
+  const ttc_spec *out = &c->outs[0];
+  const ttc__opened *o = &c->p->in->opened;
+  uint32_t number = 0;
+  int64_t n = ttc__nelem(out->ndim, out->sizes);
+  if (c->graph != NULL || o->axes[0] == 0 || c->p->in->open == NULL) {
+    return TTC_POISON;
+  }
+  if (n > INT32_MAX / 2) {
+    return shlo_error(b, TTC_UNIMPLEMENTED, "%s of %lld elements", op_name(c), (long long)n);
+  }
+  for (uint32_t i = 0; i < c->p->first[c->call->narg]; i++) {
+    number = ttc__is_long(&c->p->in->open[i]) ? c->p->in->open[i].number : number;
+  }
+  ttc_val length = open_number(c, number), at = shlo_const_i(b, TTC_S32, 0, out->ndim, out->sizes);
+  *count = shlo_const_i(b, TTC_S32, 1, 0, NULL);
+  for (int a = 0; a < out->ndim; a++) {
+    ttc_val here, size = shlo_const_i(b, TTC_S32, out->sizes[a], 0, NULL);
+    if (!op_out_open(c, a) || o->outer == 1) {
+      size = op_out_open(c, a) ? length : size;
+      here = shlo_iota(b, TTC_S32, a, out->ndim, out->sizes);
+    } else {
+      int64_t rows[2] = {o->outer, out->sizes[a] / o->outer};
+      size = shlo_mul(b, length, shlo_const_i(b, TTC_S32, o->outer, 0, NULL));
+      here = shlo_add(b, shlo_mul(b, shlo_iota(b, TTC_S32, 0, 2, rows), length), shlo_iota(b, TTC_S32, 1, 2, rows));
+      here = shlo_broadcast_in_dim(b, shlo_reshape(b, here, 1, &out->sizes[a]), out->ndim, out->sizes, &a);
+    }
+    at = shlo_add(b, shlo_mul(b, at, size), here);
+    *count = shlo_mul(b, *count, size);
+  }
+  return shlo_reshape(b, at, 1, &n);
 }
 
 void op_ret(ttc_lower *c, int k, ttc_val v) {

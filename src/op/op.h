@@ -56,6 +56,7 @@ typedef enum ttc__tol { TOL_EXACT, TOL_2ULP, TOL_4ULP, TOL_SUM, TOL_DOT, TOL_LOO
   X(PUT, "put")                    /* writes at indices: what is past the length goes nowhere */                     \
   X(LOSS, "loss")                  /* of pairs: equal where filled, over the count at run time */                    \
   X(NLL, "nll")                    /* fill targets with the index that is ignored */                                 \
+  X(DRAW, "draw")                  /* each, and random numbers, counted as the places are without padding */            \
   X(HEADS, "heads")                /* nn.MultiheadAttention, written out */                                            \
   X(ATTENTION, "attention")        /* keys past the length get -inf for a score */                                   \
   X(ATTENTION_BACK, "attention_back")
@@ -126,6 +127,9 @@ ttc_val op_places(ttc_lower *c, int i, int axis);
 ttc_val op_inside(shlo *b, int axis, int ndim, const int64_t *dims, ttc_val length);
 /* Is result 0 open likewise along the axis? */
 bool op_out_open(const ttc_lower *c, int axis);
+/* Which element of result 0, as long as that is, stands in each of its places, and how many they are: s32, one axis. What stands
+ * past the length is arbitrary. Poison: result 0 is not open. */
+ttc_val op_out_elements(ttc_lower *c, ttc_val *count);
 /* Tensor lists. */
 int op_list_len(const ttc_lower *c, int i); /* of tensor, number and int lists */
 bool op_list_given(const ttc_lower *c, int i, int k);

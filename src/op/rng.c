@@ -22,6 +22,8 @@ ttc__stream ttc__open_stream(shlo *b, ttc_lower *c) {
   ttc_val offset;
   op_rng(c, (int)op_narg(c) - 1, &s.seed, &offset);
   s.block = shlo_2(b, SHLO_SHR_L, offset, elem_i(b, offset, 2));
+  s.count = TTC_POISON;
+  s.at = op_out_elements(c, &s.count);
   return s;
 }
 static ttc_val low32(shlo *b, ttc_val x) {
@@ -90,9 +92,19 @@ void ttc__lane_words(shlo *b, ttc__stream s, int64_t n, ttc_val round, ttc_val o
   for (int k = 0; k < 4; k++)
     out[k] = once(b, out[k]);
 }
-/* Four vectors one after another, cut to n. */
-static ttc_val join(shlo *b, const ttc_val parts[4], int64_t n) {
+/* Four vectors one after another, cut to n. Where there are fewer elements than places, each finds its word in them. */
+static ttc_val join(shlo *b, ttc__stream s, const ttc_val parts[4], int64_t n) {
   ttc_val all = shlo_concat(b, 4, parts, 0);
+  if (s.at.id >= 0) {
+    ttc_val nblock = shlo_2(b, SHLO_SHR_L, shlo_add(b, s.count, elem_i(b, s.count, 3)), elem_i(b, s.count, 2)), word = TTC_POISON;
+    for (int k = 1; k < 4; k++) {
+      ttc_val from = shlo_mul(b, nblock, elem_i(b, nblock, k));
+      ttc_val past = shlo_convert(b, shlo_compare(b, SHLO_GE, s.at, from), TTC_S32);
+      word = word.id >= 0 ? shlo_add(b, word, past) : past;
+    }
+    ttc_val skipped = shlo_sub(b, elem_i(b, nblock, blocks(n)), nblock);
+    return shlo_take(b, all, shlo_add(b, s.at, shlo_mul(b, word, skipped)), 0);
+  }
   return n == shlo_dim(b, all, 0) ? all : shlo_slice_axis(b, all, 0, 0, n);
 }
 static ttc_val shaped(shlo *b, ttc_lower *c, ttc_val v) {
@@ -108,7 +120,7 @@ static int64_t count_out(const ttc_lower *c) {
 static ttc_val bits32(shlo *b, ttc__stream s, int64_t n, uint32_t space) {
   ttc_val w[4];
   words(b, s, blocks(n), 0, space, w);
-  return join(b, w, n);
+  return join(b, s, w, n);
 }
 static ttc_val bits64(shlo *b, ttc__stream s, int64_t n, uint32_t space) {
   ttc_val w[4], v[4];
@@ -118,7 +130,7 @@ static ttc_val bits64(shlo *b, ttc__stream s, int64_t n, uint32_t space) {
     ttc_val hi = shlo_convert(b, w[k], TTC_U64);
     w[k] = elem_or(b, shlo_2(b, SHLO_SHL, hi, elem_i(b, hi, 32)), shlo_convert(b, v[k], TTC_U64));
   }
-  return join(b, w, n);
+  return join(b, s, w, n);
 }
 
 /* ---- floats */
@@ -199,7 +211,7 @@ static ttc_val normals(shlo *b, ttc__stream s, int64_t n, ttc_dtype d, uint32_t 
   }
   ttc__box_muller(b, w[0], w[1], &v[0], &v[1]);
   ttc__box_muller(b, w[2], w[3], &v[2], &v[3]);
-  return join(b, v, n);
+  return join(b, s, v, n);
 }
 
 /* ---- continuous distributions */
@@ -588,7 +600,7 @@ const ttc_op_row ttc__rng_rows[] = {
     RNG("bernoulli", lower_bernoulli, 0),
     RNG("bernoulli.Tensor", lower_bernoulli, 1),
     RNG("bernoulli.p", lower_bernoulli_p, 0),
-    RNG("native_dropout", lower_dropout, 0),
+    {ELEM_HEAD("native_dropout", lower_dropout, 0, TOL_RANDOM), .flags = TTC_OP_RNG, .pad = PAD_DRAW},
     RNG("multinomial", lower_multinomial, 0),
     RRELU("rrelu_with_noise"),
     RRELU("rrelu_with_noise_functional"),

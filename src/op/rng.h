@@ -6,6 +6,7 @@
 
 typedef struct ttc__stream {
   ttc_val seed, block; /* u64 scalars: the key, offset / 4 */
+  ttc_val at, count;   /* where results end at a number: op_out_elements; else poison */
 } ttc__stream;
 ttc__stream ttc__open_stream(shlo *b, ttc_lower *c);
 /* Four u32 words for each of n elements, others in each round (a u32 scalar; below 65535), for loops that draw until they accept.
