@@ -32,8 +32,8 @@ typedef struct parts {
   int8_t view[TTC_MAX_NDIM];    /* axis of the view that goes along an axis of the base, which is open; -1: none */
 } parts;
 
-/* Axis k of the view goes on past the end of axis j of the base: over all of it, and on along the axes outside. Fills in where it is
- * open. */
+/* Axis k of the view goes on past the end of axis j of the base: over all of it, and on along the axes outside. Fills in where it
+ * is open. */
 static bool goes_on(const ttc_tensor *t, const ttc__base *base, const parts *p, int k, int j, int64_t *reach, int8_t *open,
                     uint32_t *outer) {
   int64_t left = t->sizes[k], inner = 1, rows = 1;
@@ -459,7 +459,8 @@ static bool reach_further(ttc__wide *w, int64_t n, int64_t bound) {
 bool ttc__widen_closed(ttc__wide *w, const ttc_call *call) {
   const ttc__lengths *l = w->lengths;
   const ttc_op_row *row = ttc__op_row(call->op);
-  if (row == NULL || l == NULL || call->op >= ttc_op_count() || call->ninto != 0 || !ttc__wide_reserve(w, call->narg, count_tensors(call))) {
+  if (row == NULL || l == NULL || call->op >= ttc_op_count() || call->ninto != 0 ||
+      !ttc__wide_reserve(w, call->narg, count_tensors(call))) {
     return false;
   }
   for (uint32_t k = 0; k < TTC__CURRENT && l->current[k] != 0; k++) {

@@ -28,7 +28,7 @@ typedef struct ttc__wide {
   const ttc_tensor *into[1];
   ttc_tensor target;
   int64_t target_extents[2 * TTC_MAX_NDIM];
-  ttc__opened opened; /* how its results are */
+  ttc__opened opened;                 /* how its results are */
   const struct ttc__lengths *lengths; /* the device's, or NULL */
 } ttc__wide;
 

@@ -254,9 +254,9 @@ static bool widen_along(ttc__wide *w, ttc__filling fill) {
 }
 
 /* Reductions, by name: others of their kinds do more than that with their operand (norms), or give places in the whole of it. */
-static const char *const folds[] = {"sum",     "sum.dim_IntList", "any",    "any.dim", "any.dims", "all",      "all.dim",
-                                    "all.dims", "amax",           "amin",   "max",     "min",      "max.dim",  "min.dim",
-                                    "argmax",  "argmin",          "mean",   "mean.dim"};
+static const char *const folds[] = {"sum",     "sum.dim_IntList", "any",    "any.dim", "any.dims", "all",
+                                    "all.dim", "all.dims",        "amax",   "amin",    "max",      "min",
+                                    "max.dim", "min.dim",         "argmax", "argmin",  "mean",     "mean.dim"};
 
 static bool is_fold(const char *name) {
   for (size_t k = 0; k < sizeof folds / sizeof *folds; k++) {
@@ -329,7 +329,8 @@ static bool widen_dot(ttc__wide *w, const char *name) {
   out |= is_open(y, last) ? 1u : 0;
   out |= last == 2 && (is_open(x, 0) || is_open(y, 0)) ? 4u : 0;
   if (is_open(x, last) || is_open(y, last - 1)) {
-    if (!ttc__make_open(w, xat, last, (uint8_t)s.number, s.outer) || !ttc__make_open(w, yat, last - 1, (uint8_t)s.number, s.outer)) {
+    if (!ttc__make_open(w, xat, last, (uint8_t)s.number, s.outer) ||
+        !ttc__make_open(w, yat, last - 1, (uint8_t)s.number, s.outer)) {
       return false;
     }
     x->fill = y->fill = TTC__FILL_ZERO;
@@ -484,8 +485,8 @@ static bool widen_norm(ttc__wide *w) {
   return results_are_open(w, turned(t, x->axes), &s, -1);
 }
 
-/* native_layer_norm_backward(grad, x, sizes, mean, rstd, weight, bias, wanted), _fused_rms_norm_backward likewise -> gradients of x,
- * and of weights, which are sums over the other axes */
+/* native_layer_norm_backward(grad, x, sizes, mean, rstd, weight, bias, wanted), _fused_rms_norm_backward likewise -> gradients of
+ * x, and of weights, which are sums over the other axes */
 static bool widen_norm_back(ttc__wide *w) {
   ttc__open *o;
   uint32_t at;

@@ -375,8 +375,10 @@ void op_rng(ttc_lower *c, int i, ttc_val *seed, ttc_val *offset) {
     *offset = arg(c, i)->rng[0] == 0 ? *offset : shlo_add(c->p->b, *offset, taken);
     return;
   }
-  *seed = ttc__param_value(c->p, (ttc__param){.kind = TTC__PARAM_RNG, .dtype = TTC_U64, .i = (uint32_t)i, .k = 0}, TTC_U64, 0, NULL);
-  *offset = ttc__param_value(c->p, (ttc__param){.kind = TTC__PARAM_RNG, .dtype = TTC_U64, .i = (uint32_t)i, .k = 1}, TTC_U64, 0, NULL);
+  *seed =
+      ttc__param_value(c->p, (ttc__param){.kind = TTC__PARAM_RNG, .dtype = TTC_U64, .i = (uint32_t)i, .k = 0}, TTC_U64, 0, NULL);
+  *offset =
+      ttc__param_value(c->p, (ttc__param){.kind = TTC__PARAM_RNG, .dtype = TTC_U64, .i = (uint32_t)i, .k = 1}, TTC_U64, 0, NULL);
 }
 
 ttc_dtype op_promote(const ttc_lower *c, int first, int last) {
@@ -525,4 +527,3 @@ void op_refuse(ttc_lower *c, const char *fmt, ...) {
   va_end(ap);
   shlo_error(c->p->b, TTC_UNIMPLEMENTED, "%s", text);
 }
-

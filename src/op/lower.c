@@ -1,9 +1,9 @@
 /* Lowering: what a rule asks is answered from the call, and what it returns is written where the call wants it. */
-#include "op/frame.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "op/frame.h"
 
 uint32_t ttc__visit(const ttc_call *call, ttc__visitor visit, void *ctx) {
   uint32_t n = 0;

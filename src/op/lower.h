@@ -33,7 +33,8 @@ typedef enum ttc__opening {
   TTC__OPEN_WHOLE, /* as long as the bound along `axes`, the length being a number */
   TTC__OPEN_RANGE, /* likewise, from the place on that is another number, along one axis */
   TTC__OPEN_PART,  /* `extent` places along the base's open axis, from a number on; then it is a tensor like any other */
-  TTC__OPEN_PADDED /* just as long as it is, `extent` along its one axis of `axes`; it is made as long as the bound in the program */
+  TTC__OPEN_PADDED /* just as long as it is, `extent` along its one axis of `axes`; it is made as long as the bound in the program
+                    */
 } ttc__opening;
 typedef enum ttc__filling {
   TTC__FILL_NOT,

@@ -236,8 +236,8 @@ static void refuse(ttc_device *dev, const ttc_call *call) {
   }
 }
 
-/* The call reads nothing that is open. Does it make what is: one of those that ever more places are put together or counted with, or
- * that are as long as a batch? Then *out is its plan, or it stands in dev->wide. */
+/* The call reads nothing that is open. Does it make what is: one of those that ever more places are put together or counted with,
+ * or that are as long as a batch? Then *out is its plan, or it stands in dev->wide. */
 static void begin_to_grow(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_plan **out,
                           bool *no_memory) {
   ttc_error ignored;

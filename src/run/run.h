@@ -105,11 +105,11 @@ struct ttc_device {
   ttc__lock dispatch;
   ttc__map *plans;
   ttc__site site;
-  ttc__wide wide;       /* the call as plans.c made it wide .. */
-  bool widened;         /* .. if it did */
+  ttc__wide wide;        /* the call as plans.c made it wide .. */
+  bool widened;          /* .. if it did */
   ttc__lengths *lengths; /* NULL: they are never numbers */
-  int precision;        /* of products, as the key in site has it */
-  uint32_t options;     /* ttc__options, likewise */
+  int precision;         /* of products, as the key in site has it */
+  uint32_t options;      /* ttc__options, likewise */
   _Atomic uint64_t calls;
   _Atomic uint32_t epoch; /* of what is known of stores; a new one begins when a fault was told or a check did not run */
 

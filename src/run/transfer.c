@@ -32,7 +32,8 @@ static ttc_status run_copy(ttc_device *dev, const ttc_tensor *self, const ttc_te
                      {.kind = TTC_ARG_BOOL, .i = 0}};
   const ttc_tensor *targets[1] = {into};
   bool beside = atomic_load_explicit(&dev->open, memory_order_relaxed) != 0; /* calls that are kept back */
-  ttc_call call = {.op = op, .narg = 3, .args = args, .ninto = into != NULL ? 1 : 0, .into = targets, .defer = beside ? 1 : 0, .narrow = narrow};
+  ttc_call call = {
+      .op = op, .narg = 3, .args = args, .ninto = into != NULL ? 1 : 0, .into = targets, .defer = beside ? 1 : 0, .narrow = narrow};
   ttc_status st = ttc_call_run(dev, &call, res, err);
   if (st == TTC_NOT_FOUND) {
     ttc_spec spec;
