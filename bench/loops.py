@@ -161,6 +161,22 @@ def shuffled(s: Setup) -> Loop:
     return bucketed(s, lambda _: chosen.randrange(3))
 
 
+def lengths(s: Setup) -> Loop:
+    """Batches of ever other lengths, through attention; from the fourth on the length is a number."""
+    words = s.own(torch.nn.Embedding(50, s.width))
+    mixer = s.own(torch.nn.TransformerEncoderLayer(s.width, 2, 2 * s.width, dropout=0.0, batch_first=True))
+    model = s.net(s.width, 50)
+    s.keep(words, mixer, model)
+    optimizer = torch.optim.SGD([*words.parameters(), *mixer.parameters(), *model.parameters()], lr=1e-2)
+    chosen = random.Random(5)
+    for i in itertools.count():
+        x = s.classes(50, 4, (20, 24, 28)[i] if i < 3 else chosen.randrange(17, 33))
+        optimizer.zero_grad()
+        F.cross_entropy(model(mixer(words(x))).flatten(0, 1), x.flatten()).backward()
+        optimizer.step()
+        yield
+
+
 def plain(s: Setup) -> Loop:
     """Training with nothing read at all."""
     model = s.net(20, 5)
@@ -200,7 +216,7 @@ def chain(s: Setup) -> Loop:
 
 
 LOOPS: dict[str, Callable[[Setup], Loop]] = {
-    f.__name__: f for f in (reads, accumulation, evaluation, gan, buckets, shuffled, plain, prepared, chain)
+    f.__name__: f for f in (reads, accumulation, evaluation, gan, buckets, shuffled, lengths, plain, prepared, chain)
 }
 
 
