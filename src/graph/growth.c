@@ -67,7 +67,8 @@ bool ttc__growing(ttc__lengths *l, const ttc_call *call, ttc__opened *opened) {
     return false;
   }
   int64_t bound = ttc__bound_of(total, other / before * (int64_t)ttc_dtype_nbyte((ttc_dtype)list[0].dtype));
-  *opened = (ttc__opened){.axes = {(uint16_t)(1u << (ndim - 1 - dim))}, .any = true, .outer = 1, .length = total, .bound = bound};
+  *opened = (ttc__opened){
+      .axes = {(uint16_t)(1u << (ndim - 1 - dim))}, .any = true, .outer = 1, .inner = 1, .length = total, .bound = bound};
   return true;
 }
 
@@ -124,7 +125,7 @@ bool ttc__growing_range(ttc__lengths *l, const ttc_call *call, ttc__wide *w) {
   base->bound = bound;
   w->call = *call;
   w->nopen = w->nnumber = 0;
-  w->opened = (ttc__opened){.any = true, .outer = 1, .bound = bound};
+  w->opened = (ttc__opened){.any = true, .outer = 1, .inner = 1, .bound = bound};
   w->tensors[0] = *to;
   for (int a = 0; a < to->ndim; a++) {
     bool open = ((axes >> a) & 1) != 0;
@@ -139,7 +140,7 @@ bool ttc__growing_range(ttc__lengths *l, const ttc_call *call, ttc__wide *w) {
     memcpy(w->args, call->args, call->narg * sizeof *w->args);
     w->args[0].tensor = w->tensors;
     w->call.args = w->args;
-    w->open[w->nopen++] = (ttc__open){.kind = TTC__OPEN_NOT, .outer = 1};
+    w->open[w->nopen++] = (ttc__open){.kind = TTC__OPEN_NOT, .outer = 1, .inner = 1};
   }
   w->into[0] = &w->tensors[0];
   w->call.into = w->into;
@@ -227,7 +228,7 @@ bool ttc__spec_stretch(ttc_spec *spec, uint16_t axes, const ttc__opened *o, bool
   }
   for (unsigned left = axes; left != 0; left &= left - 1) {
     int64_t *size = &spec->sizes[spec->ndim - 1 - __builtin_ctz(left)];
-    int64_t from = o->outer * (wide ? o->length : o->bound), to = o->outer * (wide ? o->bound : o->length);
+    int64_t n = (int64_t)o->outer * o->inner, from = n * (wide ? o->length : o->bound), to = n * (wide ? o->bound : o->length);
     if (*size != from) {
       return false;
     }

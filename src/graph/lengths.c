@@ -28,33 +28,33 @@ typedef struct parts {
   int64_t step[TTC_MAX_NDIM];   /* of each axis of the view, along `along` */
   int8_t along[TTC_MAX_NDIM];   /* innermost axis of the base that an axis of the view goes along; -1: it stands */
   int8_t open[TTC_MAX_NDIM];    /* open axis of the base that it goes along, or -1 */
-  uint32_t outer[TTC_MAX_NDIM]; /* and along so many rows of it */
+  uint32_t outer[TTC_MAX_NDIM]; /* over so many rows of it, */
+  uint32_t inner[TTC_MAX_NDIM]; /* and so many elements of each of its places */
   int8_t view[TTC_MAX_NDIM];    /* axis of the view that goes along an axis of the base, which is open; -1: none */
 } parts;
 
 /* Axis k of the view goes on past the end of axis j of the base: over all of it, and on along the axes outside. Fills in where it
  * is open. */
-static bool goes_on(const ttc_tensor *t, const ttc__base *base, const parts *p, int k, int j, int64_t *reach, int8_t *open,
-                    uint32_t *outer) {
-  int64_t left = t->sizes[k], inner = 1, rows = 1;
-  *open = -1;
+static bool goes_on(const ttc_tensor *t, const ttc__base *base, parts *p, int k, int j, int64_t *reach) {
+  int64_t left = t->sizes[k], inner = 1, outer = 1;
   for (; left > 1; j--) {
     if (j < 0 || p->at[j] != 0 || reach[j] != 0) {
       return false;
     }
-    bool is_open = ((base->open >> j) & 1) != 0;
+    bool open = ((base->open >> j) & 1) != 0, met = p->open[k] >= 0;
     int64_t n = left < base->dims[j] ? left : base->dims[j];
-    if (left % n != 0 || (is_open && (*open >= 0 || n != base->dims[j]))) {
+    if (left % n != 0 || (open && (met || n != base->dims[j]))) {
       return false;
     }
     reach[j] = n - 1;
     left /= n;
-    inner *= *open < 0 && !is_open ? n : 1;
-    rows *= *open >= 0 ? n : 1;
-    *open = is_open ? (int8_t)j : *open;
+    inner *= met || open ? 1 : n;
+    outer *= met ? n : 1;
+    p->open[k] = open ? (int8_t)j : p->open[k];
   }
-  *outer = (uint32_t)rows;
-  return *open < 0 || (inner == 1 && rows <= INT32_MAX);
+  p->outer[k] = (uint32_t)outer;
+  p->inner[k] = p->open[k] >= 0 ? (uint32_t)inner : 1;
+  return outer <= INT32_MAX && inner <= INT32_MAX;
 }
 
 static bool take_apart(const ttc_tensor *t, const ttc__base *base, parts *p) {
@@ -74,7 +74,7 @@ static bool take_apart(const ttc_tensor *t, const ttc__base *base, parts *p) {
   for (int k = t->ndim - 1; k >= 0; k--) {
     int64_t size = t->sizes[k], stride = t->strides[k];
     p->along[k] = p->open[k] = -1;
-    p->outer[k] = 1;
+    p->outer[k] = p->inner[k] = 1;
     if (size == 0 || stride < 0) {
       return false;
     }
@@ -94,7 +94,7 @@ static bool take_apart(const ttc_tensor *t, const ttc__base *base, parts *p) {
     if (p->at[j] + reach[j] + extent < base->dims[j]) {
       reach[j] += extent;
       p->open[k] = ((base->open >> j) & 1) != 0 ? (int8_t)j : (int8_t)-1;
-    } else if (step != 1 || !goes_on(t, base, p, k, j, reach, &p->open[k], &p->outer[k])) {
+    } else if (step != 1 || !goes_on(t, base, p, k, j, reach)) {
       return false;
     }
     if (p->open[k] >= 0) {
@@ -107,10 +107,14 @@ static bool take_apart(const ttc_tensor *t, const ttc__base *base, parts *p) {
   return true;
 }
 
-/* The base's axes that the view has all of, from the first place on. */
+static bool is_merged(const parts *p, int k) {
+  return p->outer[k] > 1 || p->inner[k] > 1;
+}
+
+/* Has the view all of the base's axis, from the first place on? */
 static bool is_all_of(const ttc_tensor *t, const ttc__base *base, const parts *p, int a) {
   int k = p->view[a];
-  return k >= 0 && p->at[a] == 0 && (p->outer[k] > 1 || (p->step[k] == 1 && t->sizes[k] == base->dims[a]));
+  return k >= 0 && p->at[a] == 0 && (is_merged(p, k) || (p->step[k] == 1 && t->sizes[k] == base->dims[a]));
 }
 
 /* Sizes, strides and offset of t in a base as `physical`, of which `whole` says whether its open axes are as long as the bound. */
@@ -119,7 +123,7 @@ static void lay_out(ttc_tensor *t, const ttc__base *base, const ttc__base *physi
   ttc__dense_strides(physical->ndim, physical->dims, dense);
   for (int k = 0; k < t->ndim; k++) {
     bool longer = p->open[k] >= 0 && physical->dims[p->open[k]] != base->dims[p->open[k]] && is_all_of(t, base, p, p->open[k]);
-    sizes[k] = longer ? p->outer[k] * physical->dims[p->open[k]] : t->sizes[k];
+    sizes[k] = longer ? (int64_t)p->outer[k] * p->inner[k] * physical->dims[p->open[k]] : t->sizes[k];
     strides[k] = p->along[k] >= 0 ? p->step[k] * dense[p->along[k]] : t->strides[k];
   }
   for (int j = 0; j < base->ndim; j++) {
@@ -154,9 +158,9 @@ static bool widen_tensor(ttc__wide *w, ttc_tensor *t, int64_t pinned, int64_t *e
     return false;
   }
   int a = __builtin_ctz(base->open);
-  bool whole = true, one = (base->open & (base->open - 1)) == 0;
+  bool whole = true, merged = false, one = (base->open & (base->open - 1)) == 0;
   ttc__base physical = ttc__base_physical(base);
-  *o = (ttc__open){.kind = TTC__OPEN_WHOLE, .outer = 1};
+  *o = (ttc__open){.kind = TTC__OPEN_WHOLE, .outer = 1, .inner = 1};
   for (int k = a; k < base->ndim; k++) {
     if (((base->open >> k) & 1) == 0) {
       continue;
@@ -164,18 +168,20 @@ static bool widen_tensor(ttc__wide *w, ttc_tensor *t, int64_t pinned, int64_t *e
     whole = whole && is_all_of(t, base, &p, k);
     if (whole) {
       o->axes |= (uint16_t)(1u << p.view[k]);
-      o->outer = p.outer[p.view[k]] > 1 ? p.outer[p.view[k]] : o->outer;
+      merged = merged || is_merged(&p, p.view[k]);
+      o->outer = merged ? p.outer[p.view[k]] : 1;
+      o->inner = merged ? p.inner[p.view[k]] : 1;
     }
   }
   int k = p.view[a];
   int64_t extent = k >= 0 ? (t->sizes[k] - 1) * p.step[k] + 1 : 1;
-  if (whole && (o->outer == 1 || one) && base->dims[a] > pinned) {
+  if (whole && (!merged || one) && base->dims[a] > pinned) {
     o->number = number(w, base->dims[a], base->bound);
-  } else if (!one || (k >= 0 && p.outer[k] > 1)) {
+  } else if (!one || (k >= 0 && is_merged(&p, k))) {
     return false;
   } else if (extent > pinned && is_range(w, t, &p, k)) {
     int64_t bound = ttc__batch_bound(extent);
-    *o = (ttc__open){.kind = TTC__OPEN_RANGE, .base = (uint8_t)a, .axes = (uint16_t)(1u << k), .outer = 1};
+    *o = (ttc__open){.kind = TTC__OPEN_RANGE, .base = (uint8_t)a, .axes = (uint16_t)(1u << k), .outer = 1, .inner = 1};
     o->number = number(w, extent, bound);
     o->place = number(w, p.at[a], 0);
     lay_out_part(t, base, &physical, &p, extents, bound);
@@ -183,7 +189,8 @@ static bool widen_tensor(ttc__wide *w, ttc_tensor *t, int64_t pinned, int64_t *e
     extents[k] = bound;
     return true;
   } else {
-    *o = (ttc__open){.kind = TTC__OPEN_PART, .base = (uint8_t)a, .number = number(w, p.at[a], 0), .extent = extent, .outer = 1};
+    *o = (ttc__open){
+        .kind = TTC__OPEN_PART, .base = (uint8_t)a, .number = number(w, p.at[a], 0), .extent = extent, .outer = 1, .inner = 1};
     w->places = true;
     lay_out_part(t, base, &physical, &p, extents, extent);
     return true;
@@ -227,33 +234,34 @@ static bool goes_far(const ttc_tensor *t, int axis, int64_t more) {
   return t->dtype == base.dtype && end < ttc__nelem(base.ndim, base.dims);
 }
 
-bool ttc__make_open(ttc__wide *w, uint32_t place, int axis, uint8_t length, uint32_t outer) {
+bool ttc__make_open(ttc__wide *w, uint32_t place, int axis, const ttc__shared *s) {
   ttc_tensor *t = ttc__wide_tensor(w, place);
   ttc__open *o = &w->open[place];
   uint16_t bit = (uint16_t)(1u << axis);
-  bool longer = ttc__is_long(o);
-  if (longer && (o->number != length || o->outer != outer)) {
+  bool longer = ttc__is_long(o), merged = s->outer > 1 || s->inner > 1;
+  if (longer && (o->number != s->number || o->outer != s->outer || o->inner != s->inner)) {
     return false;
   }
   if (longer && (o->axes & bit) != 0) {
     return true;
   }
-  int64_t n = w->numbers[length].i, bound = w->bounds[length], *sizes = w->extents + (t - w->tensors) * 2 * TTC_MAX_NDIM;
-  bool stands = t->strides[axis] == 0;
-  if (o->kind == TTC__OPEN_PART || t->sizes[axis] != n * outer || (outer > 1 && (longer || bound == n))) {
+  int64_t n = w->numbers[s->number].i, bound = w->bounds[s->number], times = (int64_t)s->outer * s->inner;
+  if (o->kind == TTC__OPEN_PART || t->sizes[axis] != n * times || (merged && longer)) {
     return false;
   }
-  bool further = stands || (outer == 1 && goes_far(t, axis, bound - n));
+  bool stands = t->strides[axis] == 0, further = stands || (!merged && goes_far(t, axis, bound - n));
   if (longer && !stands && (o->kind == TTC__OPEN_RANGE || further != (o->kind == TTC__OPEN_WHOLE))) {
     return false;
   }
   o->kind = longer ? o->kind : further ? TTC__OPEN_WHOLE : TTC__OPEN_PADDED;
   o->axes |= bit;
-  o->number = length;
-  o->outer = outer;
+  o->number = (uint8_t)s->number;
+  o->outer = s->outer;
+  o->inner = s->inner;
   o->extent = o->kind == TTC__OPEN_PADDED ? n : 0;
+  int64_t *sizes = w->extents + (t - w->tensors) * 2 * TTC_MAX_NDIM;
   memmove(sizes, t->sizes, t->ndim * sizeof *sizes);
-  sizes[axis] = bound * outer;
+  sizes[axis] = bound * times;
   t->sizes = sizes;
   settle_strides(t, sizes + TTC_MAX_NDIM);
   return true;
@@ -314,7 +322,7 @@ bool ttc__open_target(const ttc__wide *w, const ttc_call *call) {
       continue;
     }
     int k = p.view[a];
-    if (k < 0 || p.outer[k] > 1) {
+    if (k < 0 || is_merged(&p, k)) {
       return false;
     }
     if (!is_all_of(src, from, &p, a)) {
@@ -348,7 +356,7 @@ static bool widen_tensors(ttc__wide *w, const ttc_call *call, int64_t pinned, bo
   w->call = *call;
   w->call.args = w->args;
   w->nnumber = w->nopen = 0;
-  w->opened = (ttc__opened){.outer = 1};
+  w->opened = (ttc__opened){.outer = 1, .inner = 1};
   *whole = w->places = false;
   uint32_t next = 0;
   for (uint32_t i = 0; i < call->narg; i++) {
@@ -364,7 +372,7 @@ static bool widen_tensors(ttc__wide *w, const ttc_call *call, int64_t pinned, bo
         continue;
       }
       ttc__open *o = &w->open[w->nopen++];
-      *o = (ttc__open){.kind = TTC__OPEN_NOT, .outer = 1};
+      *o = (ttc__open){.kind = TTC__OPEN_NOT, .outer = 1, .inner = 1};
       int64_t *extents = w->extents + (size_t)next * 2 * TTC_MAX_NDIM;
       if (base_of(t)->open != 0 && !widen_tensor(w, t, pinned, extents, o)) {
         return false;
@@ -407,7 +415,7 @@ static bool widen_target(ttc__wide *w, const ttc_op_row *row, const ttc_tensor *
     axes |= (uint16_t)(((o.axes >> a) & 1u) << (to->ndim - 1 - a));
   }
   return o.kind == TTC__OPEN_WHOLE && w->nnumber == known && axes == w->opened.axes[0] && o.outer == w->opened.outer &&
-         w->opened.length == w->numbers[o.number].i && w->opened.bound == w->bounds[o.number];
+         o.inner == w->opened.inner && w->opened.length == w->numbers[o.number].i && w->opened.bound == w->bounds[o.number];
 }
 
 bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
@@ -449,7 +457,8 @@ static bool reach_further(ttc__wide *w, int64_t n, int64_t bound) {
     int64_t nelem = ttc__nelem(base_of(t)->ndim, base_of(t)->dims);
     for (int a = 0; a < t->ndim && ttc__nelem(t->ndim, t->sizes) < nelem; a++) {
       if (t->sizes[a] == n && goes_far(t, a, bound - n)) {
-        any = ttc__make_open(w, place, a, number(w, n, bound), 1) || any;
+        ttc__shared s = {number(w, n, bound), 1, 1};
+        any = ttc__make_open(w, place, a, &s) || any;
       }
     }
   }
@@ -494,12 +503,12 @@ bool ttc__key_make_wide(ttc__site *site, const ttc__wide *w, uint64_t salt) {
     *at++ = (uint64_t)o->kind | (uint64_t)o->base << 8 | (uint64_t)o->number << 16 | (uint64_t)o->fill << 24 |
             (uint64_t)o->axes << 32 | (uint64_t)o->place << 48 | (uint64_t)1 << 63;
     *at++ = (uint64_t)o->extent;
-    *at++ = o->outer;
+    *at++ = (uint64_t)o->outer << 32 | o->inner;
   }
   const ttc__opened *out = &w->opened;
   _Static_assert(sizeof out->axes == sizeof *at, "the axes of results are one word");
   memcpy(at++, out->axes, sizeof out->axes);
-  *at++ = out->outer;
+  *at++ = (uint64_t)out->outer << 32 | out->inner;
   *at++ = (uint64_t)out->bound;
   site->nword = (size_t)(at - site->words);
   return true;

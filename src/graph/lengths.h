@@ -90,9 +90,14 @@ bool ttc__spec_stretch(ttc_spec *spec, uint16_t axes, const ttc__opened *o, bool
 /* widen.c, for lengths.c: what the call's op does with the open axes of its tensors, which are rewritten for the buffers. Fills in
  * how its results are open. False: no such program, with these lengths. */
 bool ttc__widen_op(ttc__wide *w, const ttc_op_row *row);
-/* lengths.c, for widen.c. The tensor in this place of the visiting order, made open along the axis, which is `outer` rows of the
- * length that is number `number`. False: it is not as long, or cannot be. */
-bool ttc__make_open(ttc__wide *w, uint32_t place, int axis, uint8_t number, uint32_t outer);
+/* lengths.c, for widen.c. The one length of a call's tensors: its number, -1 where none is met yet, and what is outside and inside
+ * of its places, as in ttc__open. */
+typedef struct ttc__shared {
+  int number;
+  uint32_t outer, inner;
+} ttc__shared;
+/* The tensor in this place of the visiting order, made open along the axis. False: it is not as long, or cannot be. */
+bool ttc__make_open(ttc__wide *w, uint32_t place, int axis, const ttc__shared *s);
 ttc_tensor *ttc__wide_tensor(ttc__wide *w, uint32_t place);
 
 #endif

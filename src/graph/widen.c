@@ -53,30 +53,33 @@ static unsigned turned(const ttc_tensor *t, unsigned axes) {
   return back;
 }
 
-/* The one length of a call's tensors; number -1: none is met yet. */
-typedef struct shared {
-  int number;
-  uint32_t outer;
-} shared;
-static const shared no_length = {-1, 1};
+static const ttc__shared no_length = {-1, 1, 1};
 
-static bool agrees(shared *s, const ttc__open *o) {
+static ttc__shared length_of(const ttc__open *o) {
+  return (ttc__shared){o->number, o->outer, o->inner};
+}
+
+static bool is_merged(const ttc__shared *s) {
+  return s->outer > 1 || s->inner > 1;
+}
+
+static bool agrees(ttc__shared *s, const ttc__open *o) {
   if (!is_whole(o)) {
     return true;
   }
-  if (s->number >= 0 && (o->number != s->number || o->outer != s->outer)) {
+  if (s->number >= 0 && (o->number != s->number || o->outer != s->outer || o->inner != s->inner)) {
     return false;
   }
-  *s = (shared){o->number, o->outer};
+  *s = length_of(o);
   return true;
 }
 
 /* All results are open along these axes, counted from the last; result k where `only` is not negative. */
-static bool results_are_open(ttc__wide *w, unsigned axes, const shared *s, int only) {
+static bool results_are_open(ttc__wide *w, unsigned axes, const ttc__shared *s, int only) {
   if (axes == 0) {
     return true;
   }
-  if (s->number < 0 || (s->outer > 1 && (axes & (axes - 1)) != 0)) {
+  if (s->number < 0 || (is_merged(s) && (axes & (axes - 1)) != 0)) {
     return false;
   }
   for (uint32_t k = 0; k < TTC__OPEN_OUTS; k++) {
@@ -84,16 +87,17 @@ static bool results_are_open(ttc__wide *w, unsigned axes, const shared *s, int o
   }
   w->opened.any = true;
   w->opened.outer = s->outer;
+  w->opened.inner = s->inner;
   w->opened.length = w->numbers[s->number].i;
   w->opened.bound = w->bounds[s->number];
   return true;
 }
 
 /* The tensor, as it broadcasts, is open along these axes, counted from the last, or has size 1 there. */
-static bool spreads(ttc__wide *w, uint32_t place, const ttc_tensor *t, unsigned axes, const shared *s) {
+static bool spreads(ttc__wide *w, uint32_t place, const ttc_tensor *t, unsigned axes, const ttc__shared *s) {
   for (; axes != 0; axes &= axes - 1) {
     int a = t->ndim - 1 - __builtin_ctz(axes);
-    if (a >= 0 && t->sizes[a] != 1 && !ttc__make_open(w, place, a, (uint8_t)s->number, s->outer)) {
+    if (a >= 0 && t->sizes[a] != 1 && !ttc__make_open(w, place, a, s)) {
       return false;
     }
   }
@@ -102,7 +106,7 @@ static bool spreads(ttc__wide *w, uint32_t place, const ttc_tensor *t, unsigned 
 
 /* Do all tensors, as they broadcast, have the same length along the same axes, or size 1? The results then have it too. */
 static bool widen_each(ttc__wide *w, ttc__filling fill) {
-  shared s = no_length;
+  ttc__shared s = no_length;
   unsigned axes = 0;
   for (uint32_t place = 0; place < w->nopen; place++) {
     const ttc_tensor *t = ttc__wide_tensor(w, place);
@@ -142,7 +146,7 @@ static bool widen_join(ttc__wide *w) {
   if (dim < 0) {
     return false;
   }
-  shared s = no_length;
+  ttc__shared s = no_length;
   bool along = is_open(first, dim);
   unsigned axes = 0;
   for (uint32_t k = 0; k < a->n; k++) {
@@ -153,7 +157,7 @@ static bool widen_join(ttc__wide *w) {
     axes |= is_whole(o) ? turned(other, o->axes) : 0;
     more += k > 0 ? other->sizes[dim] : 0;
   }
-  if (along && (axes & (axes - 1)) == 0 && s.outer == 1) {
+  if (along && (axes & (axes - 1)) == 0 && !is_merged(&s)) {
     (void)results_are_open(w, axes, &s, -1);
     w->opened.length += more;
     if (w->opened.length > w->opened.bound) {
@@ -175,7 +179,7 @@ static bool widen_join(ttc__wide *w) {
 }
 
 /* Arguments q, k and v, or their gradients' ones: open along axis 2 where one of them is, and nowhere else. */
-static bool share_axis(ttc__wide *w, const uint32_t *args, uint32_t n, shared *s, bool *open, ttc__filling fill) {
+static bool share_axis(ttc__wide *w, const uint32_t *args, uint32_t n, ttc__shared *s, bool *open, ttc__filling fill) {
   ttc__open *o;
   uint32_t at;
   const ttc_tensor *t;
@@ -188,7 +192,7 @@ static bool share_axis(ttc__wide *w, const uint32_t *args, uint32_t n, shared *s
   }
   for (uint32_t k = 0; *open && k < n; k++) {
     (void)entry_at(w, args[k], 0, &o, &at);
-    if (s->outer != 1 || !ttc__make_open(w, at, 2, (uint8_t)s->number, 1)) {
+    if (is_merged(s) || !ttc__make_open(w, at, 2, s)) {
       return false;
     }
     o->fill = (uint8_t)fill;
@@ -197,7 +201,7 @@ static bool share_axis(ttc__wide *w, const uint32_t *args, uint32_t n, shared *s
 }
 
 /* A bias [.., T, S], of queries and keys that are open or not. */
-static bool bias_fits(ttc__wide *w, uint32_t i, bool q, const shared *qs, bool k, const shared *ks) {
+static bool bias_fits(ttc__wide *w, uint32_t i, bool q, const ttc__shared *qs, bool k, const ttc__shared *ks) {
   ttc__open *o;
   uint32_t at;
   const ttc_tensor *t = entry_at(w, i, 0, &o, &at);
@@ -216,7 +220,7 @@ static bool bias_fits(ttc__wide *w, uint32_t i, bool q, const shared *qs, bool k
  * leaves out are keys past it. */
 static bool widen_attention(ttc__wide *w) {
   static const uint32_t queries[] = {0}, keys[] = {1, 2};
-  shared qs = no_length, ks = no_length;
+  ttc__shared qs = no_length, ks = no_length;
   bool q, k;
   ttc__open *v;
   if (!share_axis(w, queries, 1, &qs, &q, TTC__FILL_NOT) || !share_axis(w, keys, 2, &ks, &k, TTC__FILL_NOT) ||
@@ -231,7 +235,7 @@ static bool widen_attention(ttc__wide *w) {
 /* _sdpa_backward(grad, q, k, v, bias?, output, logsumexp, ..) -> gradients of q, k, v, bias */
 static bool widen_attention_back(ttc__wide *w) {
   static const uint32_t queries[] = {0, 1, 5, 6}, keys[] = {2, 3};
-  shared s = no_length;
+  ttc__shared s = no_length;
   bool q, k;
   if (!share_axis(w, queries, 4, &s, &q, TTC__FILL_ZERO) || !share_axis(w, keys, 2, &s, &k, TTC__FILL_ZERO) ||
       !bias_fits(w, 4, q, &s, k, &s)) {
@@ -249,7 +253,7 @@ static bool widen_along(ttc__wide *w, ttc__filling fill) {
     return false;
   }
   x->fill = is_open(x, dim) ? (uint8_t)fill : TTC__FILL_NOT;
-  shared s = {x->number, x->outer};
+  ttc__shared s = length_of(x);
   return results_are_open(w, turned(t, x->axes), &s, -1);
 }
 
@@ -289,7 +293,7 @@ static bool widen_fold(ttc__wide *w, const char *name, ttc__filling fill) {
   static const ttc_arg none = {.kind = TTC_ARG_NONE};
   const ttc_arg *dims = w->call.narg > 1 ? &w->call.args[1] : &none;
   bool place = strncmp(name, "arg", 3) == 0 || strcmp(name, "max.dim") == 0 || strcmp(name, "min.dim") == 0;
-  if ((strncmp(name, "arg", 3) == 0 && dims->kind != TTC_ARG_INT) || (place && x->outer > 1)) {
+  if ((strncmp(name, "arg", 3) == 0 && dims->kind != TTC_ARG_INT) || (place && (x->outer > 1 || x->inner > 1))) {
     return false;
   }
   bool keeps = strcmp(name, "any.dims") == 0 || strcmp(name, "all.dims") == 0;
@@ -304,7 +308,7 @@ static bool widen_fold(ttc__wide *w, const char *name, ttc__filling fill) {
     }
     from_last += keep || !reduced ? 1 : 0;
   }
-  shared s = {x->number, x->outer};
+  ttc__shared s = length_of(x);
   return results_are_open(w, axes, &s, -1);
 }
 
@@ -319,7 +323,7 @@ static bool widen_dot(ttc__wide *w, const char *name) {
       (adds && bias == NULL)) {
     return false;
   }
-  shared s = no_length;
+  ttc__shared s = no_length;
   if (!agrees(&s, x) || !agrees(&s, y) || !agrees(&s, z) || s.number < 0) {
     return false;
   }
@@ -329,16 +333,15 @@ static bool widen_dot(ttc__wide *w, const char *name) {
   out |= is_open(y, last) ? 1u : 0;
   out |= last == 2 && (is_open(x, 0) || is_open(y, 0)) ? 4u : 0;
   if (is_open(x, last) || is_open(y, last - 1)) {
-    if (!ttc__make_open(w, xat, last, (uint8_t)s.number, s.outer) ||
-        !ttc__make_open(w, yat, last - 1, (uint8_t)s.number, s.outer)) {
+    if (!ttc__make_open(w, xat, last, &s) || !ttc__make_open(w, yat, last - 1, &s)) {
       return false;
     }
     x->fill = y->fill = TTC__FILL_ZERO;
   }
   unsigned rows = out & 6u, columns = (out & 4u) | (out & 1u);
   for (int k = 0; k <= last; k++) {
-    if ((((rows >> (last - k)) & 1) != 0 && !ttc__make_open(w, xat, k, (uint8_t)s.number, s.outer)) ||
-        (((columns >> (last - k)) & 1) != 0 && !ttc__make_open(w, yat, k, (uint8_t)s.number, s.outer))) {
+    if ((((rows >> (last - k)) & 1) != 0 && !ttc__make_open(w, xat, k, &s)) ||
+        (((columns >> (last - k)) & 1) != 0 && !ttc__make_open(w, yat, k, &s))) {
       return false;
     }
   }
@@ -354,8 +357,8 @@ static bool widen_index(ttc__wide *w) {
   const ttc_arg *list = &w->call.args[1];
   int first = -1, last = -1, given = 0;
   unsigned axes = 0, indexed = 0;
-  shared s = no_length;
-  if (t == NULL || list->kind != TTC_ARG_TENSORS || (is_whole(x) && x->outer > 1)) {
+  ttc__shared s = no_length;
+  if (t == NULL || list->kind != TTC_ARG_TENSORS || (is_whole(x) && (x->outer > 1 || x->inner > 1))) {
     return false;
   }
   for (uint32_t k = 0; k < list->n; k++) {
@@ -391,7 +394,7 @@ static bool widen_select(ttc__wide *w, const ttc_tensor *t, const ttc__open *x, 
     return false;
   }
   index->fill = TTC__FILL_ZERO;
-  shared s = {xo ? x->number : index->number, xo ? x->outer : index->outer};
+  ttc__shared s = length_of(xo ? x : index);
   return results_are_open(w, xo ? turned(t, x->axes) : 1u << (t->ndim - 1 - dim), &s, -1);
 }
 
@@ -401,7 +404,7 @@ static bool widen_gather(ttc__wide *w, const ttc_tensor *t, const ttc__open *x, 
   if (!is_whole(index) || along || t->ndim == 0) {
     return !along && t->ndim != 0 && !is_whole(x);
   }
-  shared s = {index->number, index->outer};
+  ttc__shared s = length_of(index);
   for (int a = 0; a < t->ndim; a++) {
     if (is_open(index, a) && a != dim && !(is_open(x, a) && agrees(&s, x))) {
       return false;
@@ -424,7 +427,7 @@ static bool widen_take(ttc__wide *w, const char *name) {
   }
   if (embedding) {
     o->fill = TTC__FILL_ZERO;
-    shared s = {o->number, o->outer};
+    ttc__shared s = length_of(o);
     return !is_whole(x) && is_whole(o) && results_are_open(w, turned(index, o->axes) << (t->ndim - 1), &s, -1);
   }
   int64_t dim = axis_at(w, 1, t->ndim);
@@ -439,7 +442,7 @@ static bool widen_embedding_back(ttc__wide *w) {
   ttc__open *g, *i;
   uint32_t gat, iat;
   const ttc_tensor *grad = entry_at(w, 0, 0, &g, &gat), *index = entry_at(w, 1, 0, &i, &iat);
-  shared s = no_length;
+  ttc__shared s = no_length;
   if (grad == NULL || index == NULL || w->call.narg < 5 || w->call.args[4].i != 0 || !agrees(&s, g) || !agrees(&s, i)) {
     return false;
   }
@@ -461,7 +464,8 @@ static bool widen_put(ttc__wide *w, const char *name) {
   bool named = strcmp(name, "scatter.src") == 0 || strcmp(name, "scatter.value") == 0 || strcmp(name, "scatter_add") == 0;
   int64_t dim = t != NULL ? axis_at(w, 1, t->ndim) : -1;
   if (!named || dim < 0 || index == NULL || index->ndim != t->ndim || is_whole(x) || !is_whole(i) || i->axes != 1u << dim ||
-      i->outer != 1 || t->sizes[dim] == 0 || (src != NULL && (!is_whole(s) || s->axes != i->axes || s->number != i->number))) {
+      i->outer != 1 || i->inner != 1 || t->sizes[dim] == 0 ||
+      (src != NULL && (!is_whole(s) || s->axes != i->axes || s->number != i->number))) {
     return false;
   }
   i->fill = TTC__FILL_ZERO;
@@ -481,7 +485,7 @@ static bool widen_norm(ttc__wide *w) {
       return false;
     }
   }
-  shared s = {x->number, x->outer};
+  ttc__shared s = length_of(x);
   return results_are_open(w, turned(t, x->axes), &s, -1);
 }
 
@@ -494,7 +498,7 @@ static bool widen_norm_back(ttc__wide *w) {
   if (x == NULL || w->call.narg < 3 || w->call.args[2].kind != TTC_ARG_INTS) {
     return false;
   }
-  shared s = no_length;
+  ttc__shared s = no_length;
   unsigned axes = 0;
   for (int pass = 0; pass < 2; pass++) {
     for (uint32_t i = 0; i < w->call.narg; i++) {
@@ -543,12 +547,11 @@ static bool widen_nll(ttc__wide *w, const char *name) {
   if (!(back || strcmp(name, "nll_loss_forward") == 0) || t == NULL || target == NULL || t->ndim != 2 || target->ndim != 1) {
     return false;
   }
-  shared s = no_length;
+  ttc__shared s = no_length;
   bool none = w->call.args[first + 3].i == 0;
   const ttc_tensor *grad = back ? entry_at(w, 0, 0, &g, &gat) : NULL;
   if (!agrees(&s, x) || !agrees(&s, y) || (is_whole(x) && x->axes != 1) || (grad != NULL && !agrees(&s, g)) || s.number < 0 ||
-      !ttc__make_open(w, xat, 0, (uint8_t)s.number, s.outer) || !ttc__make_open(w, tat, 0, (uint8_t)s.number, s.outer) ||
-      (grad != NULL && none && !spreads(w, gat, grad, 1, &s))) {
+      !ttc__make_open(w, xat, 0, &s) || !ttc__make_open(w, tat, 0, &s) || (grad != NULL && none && !spreads(w, gat, grad, 1, &s))) {
     return false;
   }
   y->fill = (uint8_t)(TTC__FILL_ARG + first + 4);
@@ -569,8 +572,8 @@ static bool widen_view(ttc__wide *w, const char *name) {
   }
   int ndim = (int)sizes->n;
   int64_t dim = axis_at(w, 2, ndim);
-  shared s = is_whole(g) ? (shared){g->number, g->outer} : (shared){0, 1};
-  if (dim < 0 || s.outer != 1 || w->bounds[s.number] == 0) {
+  ttc__shared s = is_whole(g) ? length_of(g) : (ttc__shared){0, 1, 1};
+  if (dim < 0 || is_merged(&s) || w->bounds[s.number] == 0) {
     return false;
   }
   memcpy(w->ints, sizes->ints, sizes->n * sizeof *w->ints);
@@ -596,10 +599,10 @@ static bool widen_pad(ttc__wide *w) {
   ttc__open *x;
   const ttc_tensor *t = tensor_at(w, 0, &x);
   const ttc_arg *pads = &w->call.args[1];
-  if (t == NULL || !is_whole(x) || x->outer != 1 || (x->axes & (x->axes - 1)) != 0 || pads->kind != TTC_ARG_INTS) {
+  if (t == NULL || !is_whole(x) || x->outer != 1 || x->inner != 1 || (x->axes & (x->axes - 1)) != 0 || pads->kind != TTC_ARG_INTS) {
     return false;
   }
-  shared s = {x->number, 1};
+  ttc__shared s = length_of(x);
   uint32_t k = (uint32_t)(t->ndim - 1 - __builtin_ctz(x->axes));
   int64_t more = 2 * k + 1 < pads->n ? pads->ints[2 * k + 1] : 0;
   if ((2 * k < pads->n && pads->ints[2 * k] != 0) || !results_are_open(w, 1u << k, &s, -1) || w->opened.length + more < 2) {

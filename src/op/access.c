@@ -255,7 +255,7 @@ bool ttc__base_of_open(const ttc_spec *spec, uint16_t axes, const ttc__opened *o
   if (axes == 0) {
     return true;
   }
-  if (spec->ndim + (o->outer > 1 ? 1 : 0) > TTC_MAX_NDIM) {
+  if (spec->ndim + (o->outer > 1 ? 1 : 0) + (o->inner > 1 ? 1 : 0) > TTC_MAX_NDIM) {
     return false;
   }
   for (int k = 0; k < spec->ndim; k++) {
@@ -265,6 +265,9 @@ bool ttc__base_of_open(const ttc_spec *spec, uint16_t axes, const ttc__opened *o
     }
     base->open |= open ? (uint16_t)(1u << n) : 0;
     base->dims[n++] = open ? o->length : spec->sizes[order[k]];
+    if (open && o->inner > 1) {
+      base->dims[n++] = o->inner;
+    }
   }
   base->ndim = (uint8_t)n;
   base->bound = o->bound;

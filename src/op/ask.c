@@ -51,7 +51,7 @@ static ttc_val filling(ttc_lower *c, uint32_t fill, ttc_dtype d) {
   return ttc__is_inexact(d) ? shlo_const_f(b, d, (double)v, 0, NULL) : shlo_const_i(b, d, v, 0, NULL);
 }
 
-/* The places of t that lie before length n along all open axes; along one of `outer` rows, in each row. */
+/* The places of t that lie before length n along all open axes. */
 static ttc_val inside(shlo *b, const ttc_tensor *t, const ttc__open *o, ttc_val n) {
   ttc_val in = TTC_POISON;
   for (int a = 0; a < t->ndim; a++) {
@@ -59,9 +59,9 @@ static ttc_val inside(shlo *b, const ttc_tensor *t, const ttc__open *o, ttc_val 
       continue;
     }
     ttc_val here;
-    if (o->outer > 1) {
-      int64_t rows[2] = {o->outer, t->sizes[a] / o->outer};
-      here = shlo_reshape(b, op_inside(b, 1, 2, rows, n), 1, &t->sizes[a]);
+    if (o->outer > 1 || o->inner > 1) {
+      int64_t parts[3] = {o->outer, t->sizes[a] / o->outer / o->inner, o->inner};
+      here = shlo_reshape(b, op_inside(b, 1, 3, parts, n), 1, &t->sizes[a]);
       here = shlo_broadcast_in_dim(b, here, t->ndim, t->sizes, &a);
     } else {
       here = op_inside(b, a, t->ndim, t->sizes, n);
@@ -75,19 +75,22 @@ static ttc_val inside(shlo *b, const ttc_tensor *t, const ttc__open *o, ttc_val 
 static ttc_val padded(ttc_lower *c, const ttc_tensor *t, const ttc__open *o, ttc_val v, const ttc__base *base) {
   shlo *b = c->p->b;
   int n = 0;
-  int64_t sizes[TTC_MAX_NDIM], rows[TTC_MAX_NDIM + 1], lo[TTC_MAX_NDIM + 1] = {0}, hi[TTC_MAX_NDIM + 1] = {0};
+  int64_t sizes[TTC_MAX_NDIM], parts[3 * TTC_MAX_NDIM], lo[3 * TTC_MAX_NDIM] = {0}, hi[3 * TTC_MAX_NDIM] = {0};
   ttc_tensor own = *t;
   own.sizes = sizes;
   for (int k = 0; k < t->ndim; k++) {
     bool open = ((o->axes >> k) & 1) != 0;
-    sizes[k] = open ? o->extent * o->outer : t->sizes[k];
+    sizes[k] = open ? o->extent * o->outer * o->inner : t->sizes[k];
     if (open && o->outer > 1) {
-      rows[n++] = o->outer;
+      parts[n++] = o->outer;
     }
-    hi[n] = open ? t->sizes[k] / o->outer - o->extent : 0;
-    rows[n++] = open ? o->extent : sizes[k];
+    hi[n] = open ? t->sizes[k] / o->outer / o->inner - o->extent : 0;
+    parts[n++] = open ? o->extent : sizes[k];
+    if (open && o->inner > 1) {
+      parts[n++] = o->inner;
+    }
   }
-  v = shlo_reshape(b, ttc__read_view(b, v, base, &own), n, rows);
+  v = shlo_reshape(b, ttc__read_view(b, v, base, &own), n, parts);
   ttc_val zero = filling(c, TTC__FILL_ZERO, (ttc_dtype)t->dtype);
   return shlo_reshape(b, shlo_pad(b, v, zero, lo, hi, NULL), t->ndim, t->sizes);
 }
@@ -132,8 +135,8 @@ ttc_val op_places(ttc_lower *c, int i, int axis) {
   if (n.id < 0) {
     return n;
   }
-  uint32_t outer = c->p->in->open[visiting_place(c, i, 0)].outer;
-  return shlo_mul(c->p->b, n, shlo_const_i(c->p->b, TTC_S32, outer, 0, NULL));
+  const ttc__open *o = &c->p->in->open[visiting_place(c, i, 0)];
+  return shlo_mul(c->p->b, n, shlo_const_i(c->p->b, TTC_S32, (int64_t)o->outer * o->inner, 0, NULL));
 }
 
 bool op_out_open(const ttc_lower *c, int axis) {
@@ -491,14 +494,16 @@ ttc_val op_out_elements(ttc_lower *c, ttc_val *count) {
   *count = shlo_const_i(b, TTC_S32, 1, 0, NULL);
   for (int a = 0; a < out->ndim; a++) {
     ttc_val here, size = shlo_const_i(b, TTC_S32, out->sizes[a], 0, NULL);
-    if (!op_out_open(c, a) || o->outer == 1) {
+    if (!op_out_open(c, a) || (o->outer == 1 && o->inner == 1)) {
       size = op_out_open(c, a) ? length : size;
       here = shlo_iota(b, TTC_S32, a, out->ndim, out->sizes);
     } else {
-      int64_t rows[2] = {o->outer, out->sizes[a] / o->outer};
-      size = shlo_mul(b, length, shlo_const_i(b, TTC_S32, o->outer, 0, NULL));
-      here = shlo_add(b, shlo_mul(b, shlo_iota(b, TTC_S32, 0, 2, rows), length), shlo_iota(b, TTC_S32, 1, 2, rows));
+      int64_t parts[3] = {o->outer, out->sizes[a] / o->outer / o->inner, o->inner};
+      ttc_val inner = shlo_const_i(b, TTC_S32, o->inner, 0, NULL);
+      here = shlo_add(b, shlo_mul(b, shlo_iota(b, TTC_S32, 0, 3, parts), length), shlo_iota(b, TTC_S32, 1, 3, parts));
+      here = shlo_add(b, shlo_mul(b, here, inner), shlo_iota(b, TTC_S32, 2, 3, parts));
       here = shlo_broadcast_in_dim(b, shlo_reshape(b, here, 1, &out->sizes[a]), out->ndim, out->sizes, &a);
+      size = shlo_mul(b, length, shlo_mul(b, inner, shlo_const_i(b, TTC_S32, o->outer, 0, NULL)));
     }
     at = shlo_add(b, shlo_mul(b, at, size), here);
     *count = shlo_mul(b, *count, size);

@@ -45,13 +45,13 @@ typedef enum ttc__filling {
   TTC__FILL_ARG /* and more: with the integer that is argument fill - TTC__FILL_ARG */
 } ttc__filling;
 typedef struct ttc__open {
-  uint8_t kind;   /* ttc__opening */
-  uint8_t base;   /* PART, RANGE: axis of the base */
-  uint8_t number; /* place in the call's open numbers; of the length, for a PART of where it begins */
-  uint8_t place;  /* RANGE: of where it begins */
-  uint8_t fill;   /* what past the length a rule is to see; ttc__filling */
-  uint16_t axes;  /* but for parts: of the tensor, bit by bit */
-  uint32_t outer; /* its one axis is so many rows one after another, each as long as the bound; else 1 */
+  uint8_t kind;          /* ttc__opening */
+  uint8_t base;          /* PART, RANGE: axis of the base */
+  uint8_t number;        /* place in the call's open numbers; of the length, for a PART of where it begins */
+  uint8_t place;         /* RANGE: of where it begins */
+  uint8_t fill;          /* what past the length a rule is to see; ttc__filling */
+  uint16_t axes;         /* but for parts: of the tensor, bit by bit */
+  uint32_t outer, inner; /* its one axis is so many rows one after another, each of so many times the bound's places; else 1 */
   int64_t extent;
 } ttc__open;
 
@@ -65,7 +65,7 @@ static inline bool ttc__is_long(const ttc__open *o) {
 typedef struct ttc__opened {
   uint16_t axes[TTC__OPEN_OUTS]; /* of each result, counted from the last, which is bit 0; of later ones like the last of these */
   bool any;
-  uint32_t outer; /* as in ttc__open */
+  uint32_t outer, inner; /* as in ttc__open */
   int64_t length, bound;
 } ttc__opened;
 static inline uint16_t ttc__opened_axes(const ttc__opened *o, uint32_t result) {
@@ -152,8 +152,8 @@ bool ttc__write_needs_base(const ttc__base *base, const ttc_tensor *t);
 ttc_val ttc__write_view(shlo *b, ttc_val base_value, const ttc__base *base, const ttc_tensor *t, ttc_val v);
 /* The base that a fresh tensor of this spec lives in: its sizes in physical order. False if the spec is not a dense permutation. */
 bool ttc__base_of_spec(const ttc_spec *spec, ttc__base *base);
-/* The same of a result as long as the bound along `axes` (counted from the last), rows of it being an axis of their own: open, with
- * `length` in it. */
+/* The same of a result as long as the bound along `axes` (counted from the last), with `length` in it: open. What is outside and
+ * inside of its places are axes of their own. */
 bool ttc__base_of_open(const ttc_spec *spec, uint16_t axes, const ttc__opened *o, ttc__base *base);
 /* A logical value -> the base's physical order, and the base's own element type. */
 ttc_val ttc__to_physical(shlo *b, ttc_val v, const ttc_spec *spec, const ttc__base *base);

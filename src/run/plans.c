@@ -254,7 +254,7 @@ static void begin_to_grow(ttc_device *dev, const ttc_call *call, uint32_t nout, 
   }
 }
 
-static const ttc__opened not_open = {.outer = 1};
+static const ttc__opened not_open = {.outer = 1, .inner = 1};
 
 ttc_status ttc__define(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, ttc_plan **out,
                        ttc_error *err) {
