@@ -37,6 +37,12 @@ static bool grows(ttc__growth *table, uint64_t hash, int64_t before, int64_t tot
   return g->times > FEW_TIMES;
 }
 
+/* How long it was last, if that is a little less; else one less. */
+static int64_t last_total(const ttc__growth *table, uint64_t hash, int64_t total) {
+  const ttc__growth *g = &table[(hash >> 20) & (TTC__GROWTHS - 1)];
+  return g->hash == hash && g->total < total && total <= g->total + NEAR ? g->total : total - 1;
+}
+
 static uint64_t growth_hash(const ttc_tensor *list, uint32_t n, int64_t dim) {
   uint64_t words[2 + TTC_MAX_NDIM] = {list[0].dtype, (uint64_t)dim << 32 | n};
   for (int k = 0; k < list[0].ndim; k++) {
@@ -103,7 +109,7 @@ static uint16_t made_of_numbers(const ttc_call *call, const char *name, ttc__len
   }
   uint64_t hash = ttc__hash64(words, (2 + (size_t)last) * sizeof *words) | 1;
   *bound = ttc__bound_of(to->sizes[last], ttc__nelem(last, to->sizes) * (int64_t)ttc_dtype_nbyte((ttc_dtype)to->dtype));
-  return grows(l->growths, hash, to->sizes[last] - 1, to->sizes[last], fill) ? (uint16_t)(1u << last) : 0;
+  return grows(l->growths, hash, fill ? to->sizes[last] - 1 : last_total(l->growths, hash, to->sizes[last]), to->sizes[last], fill) ? (uint16_t)(1u << last) : 0;
 }
 
 bool ttc__growing_range(ttc__lengths *l, const ttc_call *call, ttc__wide *w) {

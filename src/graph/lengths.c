@@ -144,9 +144,20 @@ static void lay_out_part(ttc_tensor *t, const ttc__base *base, ttc__base *physic
   lay_out(t, &as_is, physical, p, extents);
 }
 
-/* Does axis k of the view follow a batch's length, without being all of the open axis? */
-static bool is_range(const ttc__wide *w, const ttc_tensor *t, const parts *p, int k) {
-  return k >= 0 && p->step[k] == 1 && t->sizes[k] > 1 && ttc__is_about_current(w->lengths, t->sizes[k]);
+/* Shorter parts of what grows have programs of their own. */
+#define SHORTEST_RANGE 16
+
+/* Up to which bound axis k of the view is a range: it follows a batch's length, or that of the open axis, of which it is most. 0: it
+ * does not. */
+static int64_t range_bound(const ttc__wide *w, const ttc_tensor *t, const ttc__base *base, const parts *p, int k) {
+  int64_t size = k >= 0 ? t->sizes[k] : 0;
+  if (size < 2 || p->step[k] != 1) {
+    return 0;
+  }
+  if (ttc__is_about_current(w->lengths, size)) {
+    return ttc__batch_bound(size);
+  }
+  return size >= SHORTEST_RANGE && 2 * size > base->dims[p->open[k]] ? base->bound : 0;
 }
 
 /* t of an open store, rewritten as a view of the buffer, or of the part of it that `o` says. It is a part if no longer than pinned.
@@ -174,13 +185,12 @@ static bool widen_tensor(ttc__wide *w, ttc_tensor *t, int64_t pinned, int64_t *e
     }
   }
   int k = p.view[a];
-  int64_t extent = k >= 0 ? (t->sizes[k] - 1) * p.step[k] + 1 : 1;
+  int64_t bound, extent = k >= 0 ? (t->sizes[k] - 1) * p.step[k] + 1 : 1;
   if (whole && (!merged || one) && base->dims[a] > pinned) {
     o->number = number(w, base->dims[a], base->bound);
   } else if (!one || (k >= 0 && is_merged(&p, k))) {
     return false;
-  } else if (extent > pinned && is_range(w, t, &p, k)) {
-    int64_t bound = ttc__batch_bound(extent);
+  } else if (extent > pinned && (bound = range_bound(w, t, base, &p, k)) != 0) {
     *o = (ttc__open){.kind = TTC__OPEN_RANGE, .base = (uint8_t)a, .axes = (uint16_t)(1u << k), .outer = 1, .inner = 1};
     o->number = number(w, extent, bound);
     o->place = number(w, p.at[a], 0);
@@ -326,10 +336,10 @@ bool ttc__open_target(const ttc__wide *w, const ttc_call *call) {
       return false;
     }
     if (!is_all_of(src, from, &p, a)) {
-      if ((from->open & (from->open - 1)) != 0 || !is_range(w, src, &p, k)) {
+      bound = (from->open & (from->open - 1)) == 0 ? range_bound(w, src, from, &p, k) : 0;
+      if (bound == 0) {
         return false;
       }
-      bound = ttc__batch_bound(src->sizes[k]);
     }
     open |= (uint16_t)(1u << k);
   }
