@@ -305,7 +305,8 @@ struct Describer {
             .into = f.into.data(),
             .prompt = 0,
             .defer = how == kFuse ? 1U : 0U,
-            .settings = 0};
+            .settings = 0,
+            .narrow = 0};
   }
 };
 

@@ -37,14 +37,13 @@ def train(steps: int, layers: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=2000, hidden_size=256, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=1024
-    )
-    model = BertForSequenceClassification(config).to("tpu")
+    config = BertConfig(vocab_size=2000, hidden_size=256, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=1024)
+    model: torch.nn.Module = BertForSequenceClassification(config)
+    model = model.to("tpu")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     chosen, numbers = random.Random(1), torch.Generator().manual_seed(2)
     tpu: Any = torch.get_device_module("tpu")
-    losses, programs, cpu = [], [], []
+    losses, programs, cpu = list[float](), list[int](), list[float]()
     for _ in range(steps):
         n = chosen.randint(SHORTEST, LONGEST)
         ids = torch.randint(2000, (ROWS, n), generator=numbers)
@@ -85,11 +84,12 @@ def main() -> None:
     results = {name: run(env, args) for name, env in RUNS.items()}
     half, body = args.steps // 2, []
     for name, r in results.items():
-        late = r["programs"][-1] - r["programs"][half - 1]
-        cpu = r["cpu_s"]
-        body.append([name, str(r["programs"][-1]), str(late), *map(pool.number, (sum(cpu), 1e3 * sum(cpu[half:]) / len(cpu[half:])))])
+        programs, cpu = r["programs"], r["cpu_s"]
+        late, per_step = programs[-1] - programs[half - 1], 1e3 * sum(cpu[half:]) / len(cpu[half:])
+        body.append([name, str(programs[-1]), str(late), pool.number(sum(cpu)), pool.number(per_step)])
     columns = ["programs", "of these in the second half", "CPU s, all steps", "CPU ms a step, second half"]
-    pool.print_body(f"{args.steps} steps on [{ROWS}, {SHORTEST}..{LONGEST}], {args.layers} layers of BERT, width 256", body, columns)
+    title = f"{args.steps} steps on [{ROWS}, {SHORTEST}..{LONGEST}], {args.layers} layers of BERT, width 256"
+    pool.print_body(title, body, columns)
     pool.save("batches", args, {"runs": results})
     first = next(iter(results.values()))["losses"]
     off = {name: max(abs(a - b) for a, b in zip(first, r["losses"], strict=True)) for name, r in results.items()}

@@ -382,8 +382,7 @@ TTC_API void ttc_set_matmul_precision(int level);
  * TORCH_TPU_INTERNAL_XLA_OPTIONS. An option that the compiler does not know, or a value it cannot read, is an error. any thread,
  * blocks */
 TTC_API TTC_MUST_USE ttc_status ttc_compile_options_add(ttc_device *dev, const char *const *options, uint32_t *set, ttc_error *err);
-/* Programs of calls made from now on, in any thread, are compiled under this list (0: only the variable's), and found again under
- * it. Returns the list before. any thread */
+/* Programs of calls made from now on are compiled under this list (0: only the variable's). Returns the one before. any thread */
 TTC_API uint32_t ttc_compile_options_use(uint32_t set);
 
 /* StableHLO of the last plan defined by this thread, for tests and bug reports; "" if none. Valid until the next define. */
