@@ -147,8 +147,8 @@ static void lay_out_part(ttc_tensor *t, const ttc__base *base, ttc__base *physic
 /* Shorter parts of what grows have programs of their own. */
 #define SHORTEST_RANGE 16
 
-/* Up to which bound axis k of the view is a range: it follows a batch's length, or that of the open axis, of which it is most. 0: it
- * does not. */
+/* Up to which bound axis k of the view is a range: it follows a batch's length, or that of the open axis, of which it is most. 0:
+ * it does not. */
 static int64_t range_bound(const ttc__wide *w, const ttc_tensor *t, const ttc__base *base, const parts *p, int k) {
   int64_t size = k >= 0 ? t->sizes[k] : 0;
   if (size < 2 || p->step[k] != 1) {

@@ -124,6 +124,18 @@ static bool widen_each(ttc__wide *w, ttc__filling fill) {
   return results_are_open(w, axes, &s, -1);
 }
 
+/* isin(elements, test_elements, ..) */
+static bool widen_among(ttc__wide *w) {
+  ttc__open *x, *tests;
+  const ttc_tensor *t = tensor_at(w, 0, &x);
+  (void)tensor_at(w, 1, &tests);
+  if (t == NULL || !is_whole(x) || is_whole(tests)) {
+    return false;
+  }
+  ttc__shared s = length_of(x);
+  return results_are_open(w, turned(t, x->axes), &s, -1);
+}
+
 /* aten::cat leaves out what has the shape [0]: so that the first tensor is one with places. */
 static void drop_empty(ttc__wide *w) {
   ttc_arg *a = &w->args[0];
@@ -621,6 +633,8 @@ bool ttc__widen_op(ttc__wide *w, const ttc_op_row *row) {
       return (row->flags & (TTC_OP_RNG | TTC_OP_SIZED)) == 0 && widen_each(w, TTC__FILL_NOT);
     case PAD_EACH_ONE:
       return (row->flags & (TTC_OP_RNG | TTC_OP_SIZED)) == 0 && widen_each(w, TTC__FILL_ONE);
+    case PAD_AMONG:
+      return widen_among(w);
     case PAD_DRAW:
       return widen_each(w, TTC__FILL_NOT);
     case PAD_JOIN:

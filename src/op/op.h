@@ -56,6 +56,7 @@ typedef enum ttc__tol { TOL_EXACT, TOL_2ULP, TOL_4ULP, TOL_SUM, TOL_DOT, TOL_LOO
   X(PUT, "put")                    /* writes at indices: what is past the length goes nowhere */                     \
   X(LOSS, "loss")                  /* of pairs: equal where filled, over the count at run time */                    \
   X(NLL, "nll")                    /* fill targets with the index that is ignored */                                 \
+  X(AMONG, "among")                /* each element of the first tensor, beside all of the second, which is full */      \
   X(DRAW, "draw")                  /* each, and random numbers, counted as the places are without padding */            \
   X(HEADS, "heads")                /* nn.MultiheadAttention, written out */                                            \
   X(ATTENTION, "attention")        /* keys past the length get -inf for a score */                                   \
