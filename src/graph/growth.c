@@ -78,13 +78,14 @@ bool ttc__growing(ttc__lengths *l, const ttc_call *call, ttc__opened *opened) {
   return true;
 }
 
-/* The axes of `sizes` that are as long as a batch that came lately, in one bit each. *bound: up to which they are open. */
+/* The axes of `sizes` that are as long as a batch that came lately, in one bit each. *bound: up to which they are open; one that is
+ * as long as that need not be. */
 static uint16_t batch_axes(const ttc__lengths *l, int ndim, const int64_t *sizes, int64_t *bound) {
   uint16_t axes = 0;
   for (uint32_t k = 0; axes == 0 && k < TTC__CURRENT && l->current[k] != 0; k++) {
     *bound = ttc__batch_bound(l->current[k]);
     for (int a = 0; a < ndim; a++) {
-      axes |= sizes[a] == l->current[k] ? (uint16_t)(1u << a) : 0;
+      axes |= sizes[a] == l->current[k] && sizes[a] != *bound ? (uint16_t)(1u << a) : 0;
     }
   }
   return axes;
@@ -203,8 +204,12 @@ static bool varies(ttc__batch *table, uint64_t hash, int64_t size, uint64_t call
   return true;
 }
 
+/* Short ones are as long as much else is. */
 static void make_current(ttc__lengths *l, int64_t length) {
   uint32_t k = 0;
+  if (length <= SMALLEST_BATCH) {
+    return;
+  }
   while (k < TTC__CURRENT - 1 && l->current[k] != length) {
     k++;
   }
