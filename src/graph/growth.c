@@ -180,28 +180,44 @@ bool ttc__is_about_current(const ttc__lengths *l, int64_t length) {
 /* A model's weights come one after another; batches of features have a step between them. Indices and masks are no weights. */
 #define STEP_CALLS 8u
 
+/* The place of this hash in the table, or one to be had for it: of a few places the one that has met the fewest sizes. Sizes of
+ * axes that stand are new hashes with each length of the others, and must not push out what varies. */
+static ttc__batch *batch_of(ttc__batch *table, uint64_t hash) {
+  ttc__batch *set = &table[(hash >> 20) % (TTC__BATCHES / TTC__BATCH_WAYS) * TTC__BATCH_WAYS], *least = set;
+  for (uint32_t k = 0; k < TTC__BATCH_WAYS; k++) {
+    if (set[k].hash == hash) {
+      return &set[k];
+    }
+    bool fewer = set[k].nsize < least->nsize, older = set[k].nsize == least->nsize && set[k].calls < least->calls;
+    least = fewer || older ? &set[k] : least;
+  }
+  *least = (ttc__batch){.hash = hash};
+  return least;
+}
+
 /* Has the axis had as many other sizes as have programs of their own? */
 static bool varies(ttc__batch *table, uint64_t hash, int64_t size, uint64_t calls, bool weight) {
-  ttc__batch *b = &table[(hash >> 20) & (TTC__BATCHES - 1)];
-  if (b->hash != hash) {
-    *b = (ttc__batch){.hash = hash};
-  }
+  ttc__batch *b = batch_of(table, hash);
   uint32_t most = sizeof b->sizes / sizeof *b->sizes;
   for (uint32_t k = 0; k < b->nsize; k++) {
     if (b->sizes[k] == size) {
       return false;
     }
   }
-  bool follows = b->nsize > 0 && weight && calls - b->calls < STEP_CALLS;
+  bool full = b->nsize == most, follows = b->nsize > 0 && weight && calls - b->calls < STEP_CALLS;
+  if (full && size == b->open) { /* another of the same batch */
+    return true;
+  }
   b->calls = calls;
-  if (follows) {
-    b->nsize = 0;
+  if (full && !follows) {
+    b->open = size;
+    return true;
   }
-  if (b->nsize < most) {
+  b->nsize = follows && !full ? 0 : b->nsize;
+  if (!full) {
     b->sizes[b->nsize++] = size;
-    return false;
   }
-  return true;
+  return false;
 }
 
 /* Short ones are as long as much else is. */

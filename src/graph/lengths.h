@@ -35,6 +35,7 @@ typedef struct ttc__wide {
 /* What becomes open in the first place is told by what came before (growth.c). */
 #define TTC__GROWTHS 64u /* powers of two */
 #define TTC__BATCHES 256u
+#define TTC__BATCH_WAYS 8u
 #define TTC__CURRENT 4u
 typedef struct ttc__growth {
   uint64_t hash;
@@ -44,6 +45,7 @@ typedef struct ttc__growth {
 typedef struct ttc__batch {
   uint64_t hash, calls; /* calls: made when the last of the sizes came */
   int64_t sizes[3];     /* those that were met first have programs of their own */
+  int64_t open;         /* the last one that has not */
   uint32_t nsize;
 } ttc__batch;
 typedef struct ttc__lengths {
