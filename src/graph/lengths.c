@@ -408,13 +408,49 @@ static int64_t to_pin(const ttc__wide *w) {
   return least < most || w->places ? least : 0;
 }
 
+/* The target is a part of an open store, which stays as long, and not all of it: its first places, or all from one of those on.
+ * What is past the length there may be anything. */
+#define FIRST_PLACES 4
+static bool widen_target_part(ttc__wide *w, const ttc_tensor *to) {
+  const ttc__base *base = base_of(to);
+  const ttc__opened *out = &w->opened;
+  parts p;
+  if ((base->open & (base->open - 1)) != 0 || !take_apart(to, base, &p)) {
+    return false;
+  }
+  int a = __builtin_ctz(base->open), k = p.view[a];
+  if (p.at[a] >= FIRST_PLACES || (k >= 0 && (p.step[k] != 1 || p.outer[k] != 1 || p.inner[k] != 1)) || (k < 0) == out->any) {
+    return false;
+  }
+  ttc__base physical = ttc__base_physical(base);
+  w->target = *to;
+  lay_out(&w->target, base, &physical, &p, w->target_extents);
+  if (k >= 0) {
+    if (p.at[a] == 0 || p.at[a] + to->sizes[k] != base->dims[a] || out->axes[0] != 1u << (to->ndim - 1 - k) || out->outer != 1 ||
+        out->inner != 1 || out->length != to->sizes[k]) {
+      return false;
+    }
+    int64_t room = base->bound - p.at[a];
+    w->target_extents[k] = out->bound < room ? out->bound : room;
+  }
+  settle_strides(&w->target, w->target_extents + TTC_MAX_NDIM);
+  w->into[0] = &w->target;
+  w->call.into = w->into;
+  return true;
+}
+
 /* The results of a call go into all of an open store's length, which stays as long: of an op whose results depend on each place. */
 static bool widen_target(ttc__wide *w, const ttc_op_row *row, const ttc_tensor *to) {
   ttc__open o;
   uint32_t known = w->nnumber;
+  if (row->pad != PAD_EACH && row->pad != PAD_EACH_ONE) {
+    return false;
+  }
+  if (widen_target_part(w, to)) {
+    return true;
+  }
   w->target = *to;
-  if ((row->pad != PAD_EACH && row->pad != PAD_EACH_ONE) || !w->opened.any ||
-      !widen_tensor(w, &w->target, 0, w->target_extents, &o)) {
+  if (!w->opened.any || !widen_tensor(w, &w->target, 0, w->target_extents, &o)) {
     return false;
   }
   settle_strides(&w->target, w->target_extents + TTC_MAX_NDIM);

@@ -253,7 +253,10 @@ static bool widen_attention_back(ttc__wide *w) {
       !bias_fits(w, 4, q, &s, k, &s)) {
     return false;
   }
-  return (!q || results_are_open(w, 2, &s, 0)) && (!k || (results_are_open(w, 2, &s, 1) && results_are_open(w, 2, &s, 2)));
+  ttc__open *o;
+  const ttc_tensor *bias = tensor_at(w, 4, &o);
+  return (!q || results_are_open(w, 2, &s, 0)) && (!k || (results_are_open(w, 2, &s, 1) && results_are_open(w, 2, &s, 2))) &&
+         (!is_whole(o) || results_are_open(w, turned(bias, o->axes), &s, 3));
 }
 
 /* (x, dim, ..) -> results like x, what is past the length being filled where they go along it */
@@ -360,17 +363,46 @@ static bool widen_dot(ttc__wide *w, const char *name) {
   return (bias == NULL || spreads(w, zat, bias, out, &s)) && results_are_open(w, out, &s, -1);
 }
 
+/* Where what x is indexed with stands among the axes of a result, or of what is written at indices. */
+typedef struct places {
+  unsigned indexed; /* axes of x */
+  int given, first, last, ndim;
+} places;
+
+static void take_place(places *p, const ttc_tensor *index, int axis) {
+  p->first = p->given == 0 ? axis : p->first;
+  p->last = axis;
+  p->given++;
+  p->indexed |= 1u << axis;
+  p->ndim = index->ndim > p->ndim ? index->ndim : p->ndim;
+}
+
+/* Axes of the result that come after the indices' ones: of indices side by side they take the place of what they index, else they
+ * come first. */
+static int behind_places(const places *p, int ndim) {
+  return p->last - p->first + 1 == p->given ? ndim - 1 - p->last : ndim - p->given;
+}
+
+/* An axis of x that is not indexed, counted from the result's last one. */
+static int stays_at(const places *p, int ndim, int axis) {
+  int behind = 0;
+  for (int a = axis + 1; a < ndim; a++) {
+    behind += ((p->indexed >> a) & 1) == 0 ? 1 : 0;
+  }
+  return behind + (behind >= behind_places(p, ndim) ? p->ndim : 0);
+}
+
 /* index.Tensor(x, indices): the indices are open along one axis, as they broadcast. An axis of x that is indexed may be open too;
- * its length is then where indices end. */
+ * its length is then where indices end. So may others, which stay open. */
 static bool widen_index(ttc__wide *w) {
   ttc__open *x, *o;
   uint32_t at;
   const ttc_tensor *t = tensor_at(w, 0, &x), *index;
   const ttc_arg *list = &w->call.args[1];
-  int first = -1, last = -1, given = 0;
-  unsigned axes = 0, indexed = 0;
+  places p = {0};
+  unsigned axes = 0;
   ttc__shared s = no_length;
-  if (t == NULL || list->kind != TTC_ARG_TENSORS || (is_whole(x) && (x->outer > 1 || x->inner > 1))) {
+  if (t == NULL || list->kind != TTC_ARG_TENSORS) {
     return false;
   }
   for (uint32_t k = 0; k < list->n; k++) {
@@ -380,14 +412,12 @@ static bool widen_index(ttc__wide *w) {
     if (index->dtype == TTC_BOOL || index->dtype == TTC_U8 || !agrees(&s, o)) {
       return false;
     }
-    first = first < 0 ? (int)k : first;
-    last = (int)k;
-    given++;
-    indexed |= 1u << k;
+    take_place(&p, index, (int)k);
     o->fill = TTC__FILL_ZERO;
     axes |= is_whole(o) ? turned(index, o->axes) : 0;
   }
-  if (given == 0 || (is_whole(x) && (x->axes & ~indexed) != 0)) {
+  unsigned stay = is_whole(x) ? x->axes & ~p.indexed : 0;
+  if (p.given == 0 || (is_whole(x) && (x->outer > 1 || x->inner > 1) && stay == 0) || (stay != 0 && !agrees(&s, x))) {
     return false;
   }
   for (uint32_t k = 0; k < list->n; k++) {
@@ -395,8 +425,11 @@ static bool widen_index(ttc__wide *w) {
       return false;
     }
   }
-  int after = last - first + 1 == given ? t->ndim - 1 - last : t->ndim - given; /* axes of x that come after the indices' */
-  return results_are_open(w, axes << after, &s, -1);
+  axes <<= behind_places(&p, t->ndim);
+  for (int a = 0; a < t->ndim; a++) {
+    axes |= ((stay >> a) & 1) != 0 ? 1u << stays_at(&p, t->ndim, a) : 0;
+  }
+  return results_are_open(w, axes, &s, -1);
 }
 
 /* index_select(x, dim, index[n]) -> [.., n, ..] */
@@ -466,10 +499,51 @@ static bool widen_embedding_back(ttc__wide *w) {
   return true;
 }
 
+/* index_put(x, indices, values, adds): x and the values are open along the same axes, which are not indexed. */
+static bool widen_index_put(ttc__wide *w) {
+  ttc__open *x, *v, *o;
+  uint32_t xat, vat, at;
+  const ttc_tensor *t = entry_at(w, 0, 0, &x, &xat), *values = entry_at(w, 2, 0, &v, &vat), *index;
+  const ttc_arg *list = &w->call.args[1];
+  places p = {0};
+  for (uint32_t k = 0; list->kind == TTC_ARG_TENSORS && k < list->n; k++) {
+    if ((index = entry_at(w, 1, k, &o, &at)) == NULL) {
+      continue;
+    }
+    if (index->dtype == TTC_BOOL || index->dtype == TTC_U8 || is_whole(o)) {
+      return false;
+    }
+    take_place(&p, index, (int)k);
+  }
+  ttc__shared s = no_length;
+  if (t == NULL || values == NULL || p.given == 0 || !agrees(&s, x) || !agrees(&s, v) || s.number < 0) {
+    return false;
+  }
+  unsigned axes = 0, left = is_whole(v) ? turned(values, v->axes) : 0, given = left;
+  for (int a = 0; a < t->ndim; a++) {
+    unsigned bit = ((p.indexed >> a) & 1) == 0 ? 1u << stays_at(&p, t->ndim, a) : 0;
+    if (is_open(x, a) && bit == 0) {
+      return false;
+    }
+    if (!is_open(x, a) && (given & bit) == 0) {
+      continue;
+    }
+    if (!ttc__make_open(w, xat, a, &s) || !spreads(w, vat, values, bit, &s)) {
+      return false;
+    }
+    left &= ~bit;
+    axes |= 1u << (t->ndim - 1 - a);
+  }
+  return left == 0 && results_are_open(w, axes, &s, -1);
+}
+
 /* scatter(x, dim, index, src or value), scatter_add: the rule sees to it that what is past the index's length goes nowhere. */
 static bool widen_put(ttc__wide *w, const char *name) {
   if (strcmp(name, "embedding_dense_backward") == 0) {
     return widen_embedding_back(w);
+  }
+  if (strcmp(name, "index_put") == 0 || strcmp(name, "_unsafe_index_put") == 0) {
+    return widen_index_put(w);
   }
   ttc__open *x, *i, *s;
   const ttc_tensor *t = tensor_at(w, 0, &x), *index = tensor_at(w, 2, &i), *src = tensor_at(w, 3, &s);

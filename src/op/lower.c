@@ -208,7 +208,11 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
     }
     uint32_t slot = in->slots[into_place++];
     const ttc__base *base = &in->bases[slot];
-    ttc_val v = shlo_broadcast_to(p->b, shlo_convert(p->b, rets[k], (ttc_dtype)into->dtype), into->ndim, into->sizes);
+    ttc_val v = shlo_convert(p->b, rets[k], (ttc_dtype)into->dtype);
+    for (int a = 0; in->opened.any && in->open != NULL && a < into->ndim; a++) { /* past the end there may be less room */
+      v = shlo_dim(p->b, v, a) > into->sizes[a] ? shlo_slice_axis(p->b, v, a, 0, into->sizes[a]) : v;
+    }
+    v = shlo_broadcast_to(p->b, v, into->ndim, into->sizes);
     ttc_val old = ttc__write_needs_base(base, into) ? ttc__slot_value(p, slot) : TTC_POISON;
     p->slots[slot] = ttc__write_view(p->b, old, base, into, v);
     p->have[slot] |= HAVE_WRITE;
