@@ -259,6 +259,17 @@ static bool widen_attention_back(ttc__wide *w) {
          (!is_whole(o) || results_are_open(w, turned(bias, o->axes), &s, 3));
 }
 
+/* tril, triu (x, diagonal): each by its place in the last two axes, so that rows one after another must not be among those. */
+static bool widen_triangle(ttc__wide *w) {
+  ttc__open *x;
+  const ttc_tensor *t = tensor_at(w, 0, &x);
+  if (t == NULL || !is_whole(x) || (x->outer > 1 && (turned(t, x->axes) & 3) != 0)) {
+    return false;
+  }
+  shared s = {x->number, x->outer};
+  return results_are_open(w, turned(t, x->axes), &s, -1);
+}
+
 /* (x, dim, ..) -> results like x, what is past the length being filled where they go along it */
 static bool widen_along(ttc__wide *w, ttc__filling fill) {
   ttc__open *x;
@@ -270,6 +281,12 @@ static bool widen_along(ttc__wide *w, ttc__filling fill) {
   x->fill = is_open(x, dim) ? (uint8_t)fill : TTC__FILL_NOT;
   ttc__shared s = length_of(x);
   return results_are_open(w, turned(t, x->axes), &s, -1);
+}
+
+/* What is past the length is added last, but for rows one after another, which have it between them. */
+static bool widen_scan(ttc__wide *w, ttc__filling fill) {
+  ttc__open *x;
+  return tensor_at(w, 0, &x) != NULL && widen_along(w, x->outer > 1 ? fill : TTC__FILL_NOT);
 }
 
 /* Reductions, by name: others of their kinds do more than that with their operand (norms), or give places in the whole of it. */
@@ -722,7 +739,7 @@ bool ttc__widen_op(ttc__wide *w, const ttc_op_row *row) {
     case PAD_PUT:
       return widen_put(w, row->name);
     case PAD_TRIANGLE:
-      return widen_along(w, TTC__FILL_NOT);
+      return widen_triangle(w);
     case PAD_SOFTMAX:
       return widen_along(w, TTC__FILL_LOWEST);
     case PAD_SOFTMAX_BACK:
@@ -741,9 +758,10 @@ bool ttc__widen_op(ttc__wide *w, const ttc_op_row *row) {
       return widen_fold(w, row->name, TTC__FILL_LOWEST);
     case PAD_FOLD_HIGHEST:
       return widen_fold(w, row->name, TTC__FILL_HIGHEST);
-    case PAD_SCAN_ZERO: /* what is past the length is added last */
+    case PAD_SCAN_ZERO:
+      return widen_scan(w, TTC__FILL_ZERO);
     case PAD_SCAN_ONE:
-      return widen_along(w, TTC__FILL_NOT);
+      return widen_scan(w, TTC__FILL_ONE);
     case PAD_DOT:
       return widen_dot(w, row->name);
     case PAD_NLL:

@@ -133,6 +133,10 @@ OPS = {
     "merged_back": lambda b: ((b.x.reshape(-1, 4) * 2).view(3, b.n, 4) + b.x, (b.x.reshape(-1, 4) @ b.some(4, 6)).view(3, b.n, 2, 3).transpose(1, 2) + 1),
     "merged_ids": lambda b: (b.ids.view(-1) * 2, b.ids.view(-1)[b.some(1).long()], b.ids.view(-1).sum(), b.mask.view(-1) & (b.ids.view(-1) > 2), F.one_hot(b.ids, 9).float() * 2),
     "merged_order": lambda b: (b.x.reshape(-1).cumsum(0), b.x.reshape(-1).sort()[0], b.x.reshape(-1, 4).argmax(0), b.x.reshape(-1).max(), b.x.reshape(-1).topk(3), b.x.reshape(-1, 4).flip(0), b.v.reshape(-1)[:-1] + 1, b.v.reshape(-1)[b.n // 2 :] * 2),
+    "merged_scans": lambda b: (b.x.reshape(-1, 4).cumsum(0), b.x.reshape(-1, 4).cumprod(0), b.v.reshape(-1).cumsum(0), b.x.reshape(-1, 4).cumsum(1), b.x.reshape(-1, 4).logcumsumexp(0), b.x.reshape(-1, 4).cummax(0), b.x.reshape(-1, 4).diff(dim=0), b.mask.reshape(-1).cumsum(0)),
+    "merged_triangles": lambda b: (b.x.reshape(-1, 4).tril(), b.x.reshape(-1, 4).triu(1), b.x.reshape(-1, 2, 2).tril(), b.v.reshape(1, -1).tril(2), b.x.reshape(-1, 4).tril(-3)),
+    "index_beside": lambda b: (b.x.view(3, b.n, 2, 2)[:, :, [1]] * 2, b.x.view(3, b.n, 2, 2)[:, :, [1, 0], [0, 1]] + 1, b.x[..., [0, 2], None] + 1, b.x[[0, 2]] + 1, b.x[[0, 1], :, [1, 2]] * 2, b.x.view(3, b.n, 2, 2)[[0, 1], :, [1, 0]] + 1, b.x[:, :, torch.tensor([[1, 2], [0, 3]], device=b.device)] + b.some(2), b.x.mT[:, [1, 2]] + 1, b.x.reshape(-1, 4)[:, [1, 3]] * 2),
+    "index_put_beside": lambda b: (torch.zeros_like(b.x).index_put((torch.tensor([0, 2], device=b.device),), b.x[:2]), b.x.index_put((torch.tensor([0, 0], device=b.device),), b.x[1:], accumulate=True), b.x.mT.index_put((torch.tensor([0, 1], device=b.device), torch.tensor([3, 0], device=b.device)), b.v[:2]), b.x.index_put((torch.tensor([1], device=b.device),), b.some(1))),
     "merged_with_inner": lambda b: (b.x.reshape(3, -1) + 1, b.x.reshape(3, -1).sum(1), b.x.reshape(3, -1) @ b.ones(4 * b.n, 2), b.x.transpose(1, 2).reshape(12, -1).softmax(-1)),
     "matmul": lambda b: (b.x @ b.some(4, 5), b.some(2, 3) @ b.v, b.x @ b.x.mT, b.x.mT @ b.x, b.v @ b.v.t(), b.v.t() @ b.v, b.v @ b.some(b.n, 2), b.x @ b.some(4), b.some(2, b.n) @ b.x, b.v[0] @ b.v[1], b.v @ b.v[0], b.x[0] @ b.x[1].t()),
     "bmm": lambda b: (torch.bmm(b.x, b.some(3, 4, 2)), torch.bmm(b.some(3, 2, b.n), b.x), torch.bmm(b.x, b.x.mT), b.x.transpose(0, 1).bmm(b.some(b.n, 4, 2)), torch.bmm(b.x.transpose(0, 1), b.x.permute(1, 2, 0))),
@@ -240,7 +244,16 @@ def writes(b):
     b.x[0].mul_(2)
     b.x[:, 1:] += 1
     b.x[:, ::2] *= 2
-    return b.x, kept, b.x.sum(1)
+    shifted, other = b.x * 1, torch.zeros_like(b.v)
+    shifted[:, 1:] = b.x[:, :-1].clone()
+    shifted[:, 0] = b.x[:, -1]
+    shifted[:, 0].mul_(2)
+    shifted[:, 2:].add_(1)
+    other[:, 1:] = b.v[:, :-1] * 2
+    other[:, :1].fill_(3)
+    other[1:] = b.v[1:]
+    other[:, 2:] += b.v[:, :-2] if b.n > 2 else 1
+    return b.x, kept, b.x.sum(1), shifted, shifted.sum(1), other, other.sum(1)
 
 
 def writes_whole(b):
