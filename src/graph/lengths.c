@@ -419,7 +419,7 @@ static bool widen_target_part(ttc__wide *w, const ttc_tensor *to) {
     return false;
   }
   int a = __builtin_ctz(base->open), k = p.view[a];
-  if (p.at[a] >= FIRST_PLACES || (k >= 0 && (p.step[k] != 1 || p.outer[k] != 1 || p.inner[k] != 1)) || (k < 0) == out->any) {
+  if (p.at[a] >= FIRST_PLACES || (k >= 0 && (p.step[k] != 1 || is_merged(&p, k))) || (k < 0) == out->any) {
     return false;
   }
   ttc__base physical = ttc__base_physical(base);

@@ -266,7 +266,7 @@ static bool widen_triangle(ttc__wide *w) {
   if (t == NULL || !is_whole(x) || (x->outer > 1 && (turned(t, x->axes) & 3) != 0)) {
     return false;
   }
-  shared s = {x->number, x->outer};
+  ttc__shared s = length_of(x);
   return results_are_open(w, turned(t, x->axes), &s, -1);
 }
 
