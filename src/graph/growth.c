@@ -195,32 +195,33 @@ static ttc__batch *batch_of(ttc__batch *table, uint64_t hash) {
   return least;
 }
 
-/* Has the axis had as many other sizes as have programs of their own? */
+/* Has the axis had as many other sizes as have programs of their own? Others of the same batch are as the first. */
 static bool varies(ttc__batch *table, uint64_t hash, int64_t size, uint64_t calls, bool weight) {
   ttc__batch *b = batch_of(table, hash);
   uint32_t most = sizeof b->sizes / sizeof *b->sizes;
+  bool another = b->last != size, follows = weight && another && calls - b->calls < STEP_CALLS;
+  if (!another && b->open == size) {
+    return true;
+  }
+  if (follows && b->nsize > 0) {
+    b->nsize = 0;
+    b->open = 0;
+  }
+  b->calls = calls;
+  b->last = size;
   for (uint32_t k = 0; k < b->nsize; k++) {
     if (b->sizes[k] == size) {
       return false;
     }
   }
-  bool full = b->nsize == most, follows = b->nsize > 0 && weight && calls - b->calls < STEP_CALLS;
-  if (full && size == b->open) { /* another of the same batch */
-    return true;
-  }
-  b->calls = calls;
-  if (full && !follows) {
-    b->open = size;
-    return true;
-  }
-  b->nsize = follows && !full ? 0 : b->nsize;
-  if (!full) {
+  if (b->nsize < most) {
     b->sizes[b->nsize++] = size;
+    return false;
   }
-  return false;
+  b->open = size;
+  return true;
 }
 
-/* Short ones are as long as much else is. */
 static void make_current(ttc__lengths *l, int64_t length) {
   uint32_t k = 0;
   if (length <= SMALLEST_BATCH) {

@@ -43,9 +43,9 @@ typedef struct ttc__growth {
   uint32_t times;
 } ttc__growth;
 typedef struct ttc__batch {
-  uint64_t hash, calls; /* calls: made when the last of the sizes came */
+  uint64_t hash, calls; /* calls: made when the last one came */
   int64_t sizes[3];     /* those that were met first have programs of their own */
-  int64_t open;         /* the last one that has not */
+  int64_t last, open;   /* the last one, and the last one that has not */
   uint32_t nsize;
 } ttc__batch;
 typedef struct ttc__lengths {

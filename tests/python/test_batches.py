@@ -427,16 +427,21 @@ for _ in range(2):
 x = torch.ones(2, 16, device="tpu")
 for m in model[:8]:
     m(x).sum().backward()
-before = torch.tpu.compile_stats()["programs"]
-def kept():
-    return sum(p.numel() * p.element_size() for p in [*model.parameters(), *model.buffers()])
-print(torch.tpu.memory_allocated() <= kept() + 60000, len(state))
+models = [model]
+for r in range(6):  # other models later, with some sizes that were there
+    for _ in range(10):
+        x = x + 1
+    models.append(nn.ModuleList([nn.Linear(16, n + 20 * r) for n in sizes] + [nn.Embedding(n + r, 16) for n in sizes]).to("tpu"))
+torch.tpu.synchronize()
+kept = sum(p.numel() * p.element_size() for m in models for p in [*m.parameters(), *m.buffers()])
+kept += sum(p.grad.numel() * p.grad.element_size() for p in model.parameters() if p.grad is not None)
+print(torch.tpu.memory_allocated() - kept)
 """
 
 
 def test_weights_are_never_open():
     """Their sizes differ, but nothing lies between them."""
-    assert child(WEIGHTS).split()[0] == "True"
+    assert int(child(WEIGHTS)) < 4096  # x, numbers
 
 
 def test_the_variable_turns_it_off():
