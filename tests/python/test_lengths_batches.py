@@ -39,15 +39,31 @@ from batchcase import (
 MODES = pytest.mark.parametrize("mode", [STRICT, FUSE, DEBUG], ids=["strict", "fuse", "debug"])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def first_lengths():
+def come_first():
     for n in FIRST:
         step_calls()
         Batch(n, device="tpu")
         step_calls()
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.fixture(scope="module", autouse=True)
+def first_lengths():
+    come_first()
+    yield
+    for n in range(1000, 1008):  # that other files' tensors are not as long as the last batches
+        torch.zeros(7, n, dtype=torch.int64).to("tpu")
+
+
+@pytest.mark.parametrize("name", ["each", "two", "merged_back", "heads", "sdpa", "index_beside"])
+def test_common_ops_compile_for_bounds_only(name):
+    torch.tpu.compiler.wait()
+    come_first()  # other tests' floats may have looked like weights
+    with torch.tpu.set_eager_mode(STRICT):
+        check(OPS[name], lengths=(24, 30))
+        assert check(OPS[name], lengths=(21, 27, 31)) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", some(OPS, 1))
 def test_ops_on_batches(name):
     check(OPS[name])
 
@@ -398,14 +414,6 @@ def test_training_compiles_for_bounds_only(mode):
     assert sum(made[5:]) <= 0, made  # fused ones are compiled when there is time
 
 
-@pytest.mark.parametrize("name", ["each", "two", "merged_back", "heads", "sdpa", "index_beside"])
-def test_common_ops_compile_for_bounds_only(name):
-    torch.tpu.compiler.wait()
-    with torch.tpu.set_eager_mode(STRICT):
-        check(OPS[name], lengths=(24, 30))
-        assert check(OPS[name], lengths=(21, 27, 31)) == [0, 0, 0]
-
-
 def child(code, *args, **env):
     env = {**os.environ, **env}
     return subprocess.run([sys.executable, "-c", code, *args], env=env, check=True, capture_output=True, text=True).stdout
@@ -475,7 +483,7 @@ def test_dropout_draws_what_it_draws_for_its_length(tmp_path):
         torch.testing.assert_close(a, b)
 
 
-FUZZ_SECONDS = float(os.environ.get("TORCH_TPU_TEST_FUZZ", "12"))
+FUZZ_SECONDS = float(os.environ.get("TORCH_TPU_TEST_FUZZ", "8"))
 FUZZ_SEED = int(os.environ.get("TORCH_TPU_TEST_SEED", "0"))
 
 
