@@ -57,20 +57,23 @@ def again(f):
 
 @pytest.mark.parametrize("name", loops.LOOPS)
 def test_loops_have_the_cpus_numbers_and_a_fixed_set_of_programs(name):
-    """Programs: no more than a few, all of them asked for by the time that each trace has come twice."""
-    want = loops.run(name, "cpu", 40, loops.width_of(name))
-    for round_ in range(2):
+    """Programs: no more than a few, all of them asked for by the time that each trace has come twice. Where the machine left Python
+    waiting so long that a trace was cut for silence, that says nothing, and the loop runs again at a width of its own."""
+    for attempt in range(4):
+        width = loops.width_of(name) + 200 * attempt
+        want = loops.run(name, "cpu", 40, width)
         torch.tpu.flush()
-        asked, before = {}, stats()["programs"]
-        got = loops.run(
-            name, "tpu", 40, loops.width_of(name), lambda i, a=asked, b=before: a.setdefault(i, stats()["programs"] - b)
-        )
+        asked, before = {}, stats()
+        got = loops.run(name, "tpu", 40, width, lambda i, a=asked, b=before: a.setdefault(i, stats()["programs"] - b["programs"]))
         assert loops.difference(got, want) < 1e-4
         torch.tpu.compiler.wait()
-        if round_ == 0:
+        if "idle" not in gained(before)["cuts"] or attempt == 3:
             assert not loops.complaints(name, asked, 0.0, 1), asked
             few = {"chain": 2, "gan": 2, "evaluation": 2, "accumulation": 3, "buckets": 3, "shuffled": 3}
             assert asked[40] == few.get(name, 1), asked
+            break
+    torch.tpu.flush()
+    assert loops.difference(loops.run(name, "tpu", 40, width), want) < 1e-4  # fused by now
 
 
 @pytest.mark.parametrize("name", ["reads", "accumulation", "gan", "plain", "prepared", "buckets"])
@@ -145,7 +148,7 @@ def test_a_schedule_compiles_nothing():
 
 
 def test_the_counts_add_up():
-    x = torch.arange(1024.0, device="tpu")
+    x = torch.rand(1024, device="tpu")
     torch.tpu.flush()
     seen = []
     for _ in range(4):
@@ -156,7 +159,7 @@ def test_the_counts_add_up():
         torch.tpu.flush()  # of nothing
         torch.tpu.compiler.wait()
         seen.append(gained(before))
-        torch.testing.assert_close(y.cpu(), ((torch.arange(1024.0) + 1) * 2).tanh())
+        torch.testing.assert_close(y.cpu(), ((x.cpu() + 1) * 2).tanh())
     for k, more in enumerate(seen):
         fused = k >= 2
         expected = {"nodes": 3, "runs": 1, "hits": fused, "fused": 3 * fused, "traces": k == 0, "programs": k == 1}
