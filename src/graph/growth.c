@@ -177,7 +177,8 @@ bool ttc__is_about_current(const ttc__lengths *l, int64_t length) {
   return false;
 }
 
-/* A model's weights come one after another; batches of features have a step between them. Indices and masks are no weights. */
+/* A model's weights come one after another, most with one or two axes; batches of features have a step between them. Indices and
+ * masks are no weights. */
 #define STEP_CALLS 8u
 
 /* The place of this hash in the table, or one to be had for it: of a few places the one that has met the fewest sizes. Sizes of
@@ -237,7 +238,11 @@ static void make_current(ttc__lengths *l, int64_t length) {
 int ttc__batch_axis(ttc__lengths *l, ttc_dtype dtype, int ndim, const int64_t *sizes, uint64_t calls) {
   int found = -1;
   bool weight = dtype != TTC_S64 && dtype != TTC_BOOL;
-  for (int a = ndim - 1; a >= 0; a--) {
+  int first = weight ? 1 : 0; /* features are [rows, places, width] */
+  if (weight && ndim < 3) {
+    return -1;
+  }
+  for (int a = ndim - 1; a >= first; a--) {
     uint64_t words[2 + TTC_MAX_NDIM] = {dtype, (uint64_t)a << 32 | (uint64_t)ndim};
     for (int k = 0; k < ndim; k++) {
       words[2 + k] = k == a ? 0 : (uint64_t)sizes[k];

@@ -34,7 +34,7 @@ class Batch:
         g = torch.Generator().manual_seed(seed * 1000 + n)
         self.n, self.device = n, device
         self.x = (torch.rand(3, n, 4, generator=g) + 0.5).to(device)
-        self.v = (torch.rand(3, n, generator=g) + 0.5).to(device)
+        self.v = (torch.rand(3, n, generator=g) + 0.5)[..., None].to(device)[..., 0]  # floats with two axes are no batches
         self.ids = torch.randint(0, 9, (3, n), generator=g).to(device)
         mask = torch.rand(3, n, generator=g) < 0.7
         mask[:, 0] = True

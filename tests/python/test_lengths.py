@@ -275,11 +275,11 @@ def test_two_of_different_lengths_and_of_the_same():
 def test_past_the_bound():
     """A bound is passed: everything goes on with the next one."""
     g = torch.Generator().manual_seed(3)
-    x = want = torch.rand(2, 60, 2, generator=g)
+    x = want = torch.rand(2, 60, 11, generator=g)
     x = x.to("tpu")
     made = []
     for i in range(80):
-        new = torch.rand(2, 1, 2, generator=g)
+        new = torch.rand(2, 1, 11, generator=g)
         before = programs()
         x, want = torch.cat([x, new.to("tpu")], 1), torch.cat([want, new], 1)
         if i % 9 == 0:
