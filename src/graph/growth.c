@@ -238,11 +238,11 @@ static void make_current(ttc__lengths *l, int64_t length) {
 int ttc__batch_axis(ttc__lengths *l, ttc_dtype dtype, int ndim, const int64_t *sizes, uint64_t calls) {
   int found = -1;
   bool weight = dtype != TTC_S64 && dtype != TTC_BOOL;
-  int first = weight ? 1 : 0; /* features are [rows, places, width] */
+  int first = weight ? 1 : 0, last = weight ? ndim - 2 : ndim - 1; /* features are [rows, places, width] */
   if (weight && ndim < 3) {
     return -1;
   }
-  for (int a = ndim - 1; a >= first; a--) {
+  for (int a = last; a >= first; a--) {
     uint64_t words[2 + TTC_MAX_NDIM] = {dtype, (uint64_t)a << 32 | (uint64_t)ndim};
     for (int k = 0; k < ndim; k++) {
       words[2 + k] = k == a ? 0 : (uint64_t)sizes[k];
