@@ -134,12 +134,11 @@ bool ttc__growing_range(ttc__lengths *l, const ttc_call *call, ttc__wide *w) {
   base->bound = bound;
   w->call = *call;
   w->nopen = w->nnumber = 0;
-  w->opened = (ttc__opened){.any = true, .outer = 1, .inner = 1, .bound = bound};
+  w->opened = (ttc__opened){.axes = {(uint16_t)ttc__turned(to, axes)}, .any = true, .outer = 1, .inner = 1, .bound = bound};
   w->tensors[0] = *to;
   for (int a = 0; a < to->ndim; a++) {
     bool open = ((axes >> a) & 1) != 0;
     sizes[a] = open ? bound : to->sizes[a];
-    w->opened.axes[0] |= open ? (uint16_t)(1u << (to->ndim - 1 - a)) : 0;
     w->opened.length = open ? to->sizes[a] : w->opened.length;
   }
   ttc__dense_strides(to->ndim, sizes, sizes + TTC_MAX_NDIM);
@@ -149,6 +148,7 @@ bool ttc__growing_range(ttc__lengths *l, const ttc_call *call, ttc__wide *w) {
     memcpy(w->args, call->args, call->narg * sizeof *w->args);
     w->args[0].tensor = w->tensors;
     w->call.args = w->args;
+    w->where[w->nopen] = 0;
     w->open[w->nopen++] = (ttc__open){.kind = TTC__OPEN_NOT, .outer = 1, .inner = 1};
   }
   w->into[0] = &w->tensors[0];

@@ -117,7 +117,7 @@ static bool is_all_of(const ttc_tensor *t, const ttc__base *base, const parts *p
   return k >= 0 && p->at[a] == 0 && (is_merged(p, k) || (p->step[k] == 1 && t->sizes[k] == base->dims[a]));
 }
 
-/* Sizes, strides and offset of t in a base as `physical`, of which `whole` says whether its open axes are as long as the bound. */
+/* Sizes, strides and offset of t in a base as long as `physical`: what is all of an axis is as long as that is there. */
 static void lay_out(ttc_tensor *t, const ttc__base *base, const ttc__base *physical, const parts *p, int64_t *extents) {
   int64_t *sizes = extents, *strides = extents + TTC_MAX_NDIM, dense[TTC_MAX_NDIM], offset = 0;
   ttc__dense_strides(physical->ndim, physical->dims, dense);
@@ -219,16 +219,12 @@ static void settle_strides(ttc_tensor *t, int64_t *strides) {
   t->strides = strides;
 }
 
-ttc_tensor *ttc__wide_tensor(ttc__wide *w, uint32_t place) {
-  for (uint32_t i = 0; i < w->call.narg; i++) {
-    const ttc_arg *a = &w->call.args[i];
-    for (uint32_t k = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && k < a->n; k++) {
-      if (!ttc__absent(&a->tensor[k]) && place-- == 0) {
-        return &w->tensors[a->tensor + k - w->tensors];
-      }
-    }
+unsigned ttc__turned(const ttc_tensor *t, unsigned axes) {
+  unsigned back = 0;
+  for (int a = 0; a < t->ndim; a++) {
+    back |= ((axes >> a) & 1u) << (t->ndim - 1 - a);
   }
-  return NULL;
+  return back;
 }
 
 /* Does the buffer go on far enough for the axis to be `more` places longer? */
@@ -245,7 +241,7 @@ static bool goes_far(const ttc_tensor *t, int axis, int64_t more) {
 }
 
 bool ttc__make_open(ttc__wide *w, uint32_t place, int axis, const ttc__shared *s) {
-  ttc_tensor *t = ttc__wide_tensor(w, place);
+  ttc_tensor *t = &w->tensors[w->where[place]];
   ttc__open *o = &w->open[place];
   uint16_t bit = (uint16_t)(1u << axis);
   bool longer = ttc__is_long(o), merged = s->outer > 1 || s->inner > 1;
@@ -269,7 +265,7 @@ bool ttc__make_open(ttc__wide *w, uint32_t place, int axis, const ttc__shared *s
   o->outer = s->outer;
   o->inner = s->inner;
   o->extent = o->kind == TTC__OPEN_PADDED ? n : 0;
-  int64_t *sizes = w->extents + (t - w->tensors) * 2 * TTC_MAX_NDIM;
+  int64_t *sizes = w->extents + (size_t)w->where[place] * 2 * TTC_MAX_NDIM;
   memmove(sizes, t->sizes, t->ndim * sizeof *sizes);
   sizes[axis] = bound * times;
   t->sizes = sizes;
@@ -296,7 +292,9 @@ bool ttc__wide_reserve(ttc__wide *w, uint32_t narg, uint32_t ntensor) {
     w->extents = extents != NULL ? extents : w->extents;
     ttc__open *open = realloc(w->open, cap * sizeof *open);
     w->open = open != NULL ? open : w->open;
-    if (tensors == NULL || extents == NULL || open == NULL) {
+    uint32_t *where = realloc(w->where, cap * sizeof *where);
+    w->where = where != NULL ? where : w->where;
+    if (tensors == NULL || extents == NULL || open == NULL || where == NULL) {
       return false;
     }
     w->tensor_cap = cap;
@@ -381,6 +379,7 @@ static bool widen_tensors(ttc__wide *w, const ttc_call *call, int64_t pinned, bo
       if (ttc__absent(t)) {
         continue;
       }
+      w->where[w->nopen] = next;
       ttc__open *o = &w->open[w->nopen++];
       *o = (ttc__open){.kind = TTC__OPEN_NOT, .outer = 1, .inner = 1};
       int64_t *extents = w->extents + (size_t)next * 2 * TTC_MAX_NDIM;
@@ -456,12 +455,9 @@ static bool widen_target(ttc__wide *w, const ttc_op_row *row, const ttc_tensor *
   settle_strides(&w->target, w->target_extents + TTC_MAX_NDIM);
   w->into[0] = &w->target;
   w->call.into = w->into;
-  uint16_t axes = 0;
-  for (int a = 0; a < to->ndim; a++) {
-    axes |= (uint16_t)(((o.axes >> a) & 1u) << (to->ndim - 1 - a));
-  }
-  return o.kind == TTC__OPEN_WHOLE && w->nnumber == known && axes == w->opened.axes[0] && o.outer == w->opened.outer &&
-         o.inner == w->opened.inner && w->opened.length == w->numbers[o.number].i && w->opened.bound == w->bounds[o.number];
+  return o.kind == TTC__OPEN_WHOLE && w->nnumber == known && ttc__turned(to, o.axes) == w->opened.axes[0] &&
+         o.outer == w->opened.outer && o.inner == w->opened.inner && w->opened.length == w->numbers[o.number].i &&
+         w->opened.bound == w->bounds[o.number];
 }
 
 bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
@@ -499,7 +495,7 @@ bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
 static bool reach_further(ttc__wide *w, int64_t n, int64_t bound) {
   bool any = false;
   for (uint32_t place = 0; place < w->nopen; place++) {
-    const ttc_tensor *t = ttc__wide_tensor(w, place);
+    const ttc_tensor *t = &w->tensors[w->where[place]];
     int64_t nelem = ttc__nelem(base_of(t)->ndim, base_of(t)->dims);
     for (int a = 0; a < t->ndim && ttc__nelem(t->ndim, t->sizes) < nelem; a++) {
       if (t->sizes[a] == n && goes_far(t, a, bound - n)) {

@@ -10,7 +10,6 @@
 #include "graph/key.h"
 
 #define TTC__MAX_OPEN 16u /* numbers of a call */
-#define TTC__MAX_INTS 64u /* in lists of integers that name a length */
 
 /* Scratch for one call; grows, is reused. */
 typedef struct ttc__wide {
@@ -19,12 +18,13 @@ typedef struct ttc__wide {
   ttc_tensor *tensors;
   int64_t *extents; /* sizes and strides of the tensors */
   ttc__open *open;  /* one a tensor, in visiting order */
+  uint32_t *where;  /* likewise: which of `tensors` it is */
   uint32_t narg_cap, tensor_cap, nopen;
   ttc_scalar numbers[TTC__MAX_OPEN];
   int64_t bounds[TTC__MAX_OPEN]; /* of numbers that are lengths; 0: a number is a place */
   uint32_t nnumber;
-  bool places; /* a tensor is at a place, or is a part */
-  int64_t ints[TTC__MAX_INTS];
+  bool places;                /* a tensor is at a place, or is a part */
+  int64_t ints[TTC_MAX_NDIM]; /* a list of sizes that names a length */
   const ttc_tensor *into[1];
   ttc_tensor target;
   int64_t target_extents[2 * TTC_MAX_NDIM];
@@ -100,6 +100,7 @@ typedef struct ttc__shared {
 } ttc__shared;
 /* The tensor in this place of the visiting order, made open along the axis. False: it is not as long, or cannot be. */
 bool ttc__make_open(ttc__wide *w, uint32_t place, int axis, const ttc__shared *s);
-ttc_tensor *ttc__wide_tensor(ttc__wide *w, uint32_t place);
+/* The tensor's axes counted from the last one, which is bit 0; and back. */
+unsigned ttc__turned(const ttc_tensor *t, unsigned axes);
 
 #endif

@@ -3,26 +3,26 @@
 
 #include "graph/lengths.h"
 
-/* The tensor of entry k of argument i, how it is open, and its place in the visiting order; NULL: there is none. */
-static ttc_tensor *entry_at(ttc__wide *w, uint32_t i, uint32_t k, ttc__open **o, uint32_t *at) {
-  uint32_t place = 0;
-  for (uint32_t j = 0; j < w->call.narg; j++) {
-    const ttc_arg *a = &w->call.args[j];
-    for (uint32_t e = 0; (a->kind == TTC_ARG_TENSOR || a->kind == TTC_ARG_TENSORS) && e < a->n; e++) {
-      bool absent = ttc__absent(&a->tensor[e]);
-      if (j == i && e == k) {
-        *o = absent ? NULL : &w->open[place];
-        *at = place;
-        return absent ? NULL : &w->tensors[a->tensor + e - w->tensors];
-      }
-      place += absent ? 0 : 1;
-    }
-  }
-  *o = NULL;
-  return NULL;
+static const ttc_tensor *tensor_in(const ttc__wide *w, uint32_t place) {
+  return &w->tensors[w->where[place]];
 }
 
-static ttc_tensor *tensor_at(ttc__wide *w, uint32_t i, ttc__open **o) {
+/* The tensor of entry k of argument i, how it is open, and its place in the visiting order; NULL: there is none. */
+static const ttc_tensor *entry_at(ttc__wide *w, uint32_t i, uint32_t k, ttc__open **o, uint32_t *at) {
+  const ttc_arg *a = i < w->call.narg ? &w->call.args[i] : NULL;
+  *o = NULL;
+  if (a == NULL || (a->kind != TTC_ARG_TENSOR && a->kind != TTC_ARG_TENSORS) || k >= a->n || ttc__absent(&a->tensor[k])) {
+    return NULL;
+  }
+  *at = 0;
+  while (tensor_in(w, *at) != &a->tensor[k]) {
+    (*at)++;
+  }
+  *o = &w->open[*at];
+  return tensor_in(w, *at);
+}
+
+static const ttc_tensor *tensor_at(ttc__wide *w, uint32_t i, ttc__open **o) {
   uint32_t at;
   return entry_at(w, i, 0, o, &at);
 }
@@ -42,15 +42,6 @@ static bool is_whole(const ttc__open *o) {
 /* Open along this axis? */
 static bool is_open(const ttc__open *o, int64_t axis) {
   return is_whole(o) && axis >= 0 && ((o->axes >> axis) & 1) != 0;
-}
-
-/* The tensor's open axes counted from the last one, which is bit 0; and back. */
-static unsigned turned(const ttc_tensor *t, unsigned axes) {
-  unsigned back = 0;
-  for (int a = 0; a < t->ndim; a++) {
-    back |= ((axes >> a) & 1u) << (t->ndim - 1 - a);
-  }
-  return back;
 }
 
 static const ttc__shared no_length = {-1, 1, 1};
@@ -74,6 +65,12 @@ static bool agrees(ttc__shared *s, const ttc__open *o) {
   return true;
 }
 
+/* A tensor of the call's one length adds its open axes, counted from the last. */
+static bool meets(ttc__shared *s, unsigned *axes, const ttc_tensor *t, const ttc__open *o) {
+  *axes |= is_whole(o) ? ttc__turned(t, o->axes) : 0;
+  return agrees(s, o);
+}
+
 /* All results are open along these axes, counted from the last; result k where `only` is not negative. */
 static bool results_are_open(ttc__wide *w, unsigned axes, const ttc__shared *s, int only) {
   if (axes == 0) {
@@ -93,6 +90,12 @@ static bool results_are_open(ttc__wide *w, unsigned axes, const ttc__shared *s, 
   return true;
 }
 
+/* Results have the axes of t, and are open as it is. */
+static bool results_are_like(ttc__wide *w, const ttc_tensor *t, const ttc__open *o) {
+  ttc__shared s = length_of(o);
+  return results_are_open(w, ttc__turned(t, o->axes), &s, -1);
+}
+
 /* The tensor, as it broadcasts, is open along these axes, counted from the last, or has size 1 there. */
 static bool spreads(ttc__wide *w, uint32_t place, const ttc_tensor *t, unsigned axes, const ttc__shared *s) {
   for (; axes != 0; axes &= axes - 1) {
@@ -109,14 +112,12 @@ static bool widen_each(ttc__wide *w, ttc__filling fill) {
   ttc__shared s = no_length;
   unsigned axes = 0;
   for (uint32_t place = 0; place < w->nopen; place++) {
-    const ttc_tensor *t = ttc__wide_tensor(w, place);
-    if (!agrees(&s, &w->open[place])) {
+    if (!meets(&s, &axes, tensor_in(w, place), &w->open[place])) {
       return false;
     }
-    axes |= is_whole(&w->open[place]) ? turned(t, w->open[place].axes) : 0;
   }
   for (uint32_t place = 0; place < w->nopen; place++) {
-    if (!spreads(w, place, ttc__wide_tensor(w, place), axes, &s)) {
+    if (!spreads(w, place, tensor_in(w, place), axes, &s)) {
       return false;
     }
     w->open[place].fill = is_whole(&w->open[place]) ? (uint8_t)fill : TTC__FILL_NOT;
@@ -132,8 +133,7 @@ static bool widen_among(ttc__wide *w) {
   if (t == NULL || !is_whole(x) || is_whole(tests)) {
     return false;
   }
-  ttc__shared s = length_of(x);
-  return results_are_open(w, turned(t, x->axes), &s, -1);
+  return results_are_like(w, t, x);
 }
 
 /* aten::cat leaves out what has the shape [0]: so that the first tensor is one with places. */
@@ -144,6 +144,7 @@ static void drop_empty(ttc__wide *w) {
     a->tensor++;
     a->n--;
     memmove(w->open, w->open + 1, --w->nopen * sizeof *w->open);
+    memmove(w->where, w->where + 1, w->nopen * sizeof *w->where);
   }
 }
 
@@ -163,10 +164,9 @@ static bool widen_join(ttc__wide *w) {
   unsigned axes = 0;
   for (uint32_t k = 0; k < a->n; k++) {
     other = entry_at(w, 0, k, &o, &at);
-    if (other == NULL || other->ndim != t->ndim || (k > 0 && along && is_whole(o)) || !agrees(&s, o)) {
+    if (other == NULL || other->ndim != t->ndim || (k > 0 && along && is_whole(o)) || !meets(&s, &axes, other, o)) {
       return false;
     }
-    axes |= is_whole(o) ? turned(other, o->axes) : 0;
     more += k > 0 ? other->sizes[dim] : 0;
   }
   if (along && (axes & (axes - 1)) == 0 && !is_merged(&s)) {
@@ -220,7 +220,7 @@ static bool bias_fits(ttc__wide *w, uint32_t i, bool q, const ttc__shared *qs, b
   if (t == NULL || t->ndim == 0) {
     return true;
   }
-  unsigned own = is_whole(o) ? turned(t, o->axes) : 0;
+  unsigned own = is_whole(o) ? ttc__turned(t, o->axes) : 0;
   if ((own & ~3u) != 0 || ((own & 1) != 0 && !k) || ((own & 2) != 0 && !q)) {
     return false;
   }
@@ -256,18 +256,17 @@ static bool widen_attention_back(ttc__wide *w) {
   ttc__open *o;
   const ttc_tensor *bias = tensor_at(w, 4, &o);
   return (!q || results_are_open(w, 2, &s, 0)) && (!k || (results_are_open(w, 2, &s, 1) && results_are_open(w, 2, &s, 2))) &&
-         (!is_whole(o) || results_are_open(w, turned(bias, o->axes), &s, 3));
+         (!is_whole(o) || results_are_open(w, ttc__turned(bias, o->axes), &s, 3));
 }
 
 /* tril, triu (x, diagonal): each by its place in the last two axes, so that rows one after another must not be among those. */
 static bool widen_triangle(ttc__wide *w) {
   ttc__open *x;
   const ttc_tensor *t = tensor_at(w, 0, &x);
-  if (t == NULL || !is_whole(x) || (x->outer > 1 && (turned(t, x->axes) & 3) != 0)) {
+  if (t == NULL || !is_whole(x) || (x->outer > 1 && (ttc__turned(t, x->axes) & 3) != 0)) {
     return false;
   }
-  ttc__shared s = length_of(x);
-  return results_are_open(w, turned(t, x->axes), &s, -1);
+  return results_are_like(w, t, x);
 }
 
 /* (x, dim, ..) -> results like x, what is past the length being filled where they go along it */
@@ -279,8 +278,7 @@ static bool widen_along(ttc__wide *w, ttc__filling fill) {
     return false;
   }
   x->fill = is_open(x, dim) ? (uint8_t)fill : TTC__FILL_NOT;
-  ttc__shared s = length_of(x);
-  return results_are_open(w, turned(t, x->axes), &s, -1);
+  return results_are_like(w, t, x);
 }
 
 /* What is past the length is added last, but for rows one after another, which have it between them. */
@@ -323,9 +321,10 @@ static bool widen_fold(ttc__wide *w, const char *name, ttc__filling fill) {
     return false;
   }
   static const ttc_arg none = {.kind = TTC_ARG_NONE};
+  ttc__shared s = length_of(x);
   const ttc_arg *dims = w->call.narg > 1 ? &w->call.args[1] : &none;
   bool place = strncmp(name, "arg", 3) == 0 || strcmp(name, "max.dim") == 0 || strcmp(name, "min.dim") == 0;
-  if ((strncmp(name, "arg", 3) == 0 && dims->kind != TTC_ARG_INT) || (place && (x->outer > 1 || x->inner > 1))) {
+  if ((strncmp(name, "arg", 3) == 0 && dims->kind != TTC_ARG_INT) || (place && is_merged(&s))) {
     return false;
   }
   bool keeps = strcmp(name, "any.dims") == 0 || strcmp(name, "all.dims") == 0;
@@ -340,7 +339,6 @@ static bool widen_fold(ttc__wide *w, const char *name, ttc__filling fill) {
     }
     from_last += keep || !reduced ? 1 : 0;
   }
-  ttc__shared s = length_of(x);
   return results_are_open(w, axes, &s, -1);
 }
 
@@ -360,7 +358,7 @@ static bool widen_dot(ttc__wide *w, const char *name) {
     return false;
   }
   int last = a->ndim - 1;
-  unsigned out = is_whole(z) ? turned(bias, z->axes) : 0;
+  unsigned out = is_whole(z) ? ttc__turned(bias, z->axes) : 0;
   out |= is_open(x, last - 1) ? 2u : 0;
   out |= is_open(y, last) ? 1u : 0;
   out |= last == 2 && (is_open(x, 0) || is_open(y, 0)) ? 4u : 0;
@@ -426,12 +424,11 @@ static bool widen_index(ttc__wide *w) {
     if ((index = entry_at(w, 1, k, &o, &at)) == NULL) {
       continue;
     }
-    if (index->dtype == TTC_BOOL || index->dtype == TTC_U8 || !agrees(&s, o)) {
+    if (index->dtype == TTC_BOOL || index->dtype == TTC_U8 || !meets(&s, &axes, index, o)) {
       return false;
     }
     take_place(&p, index, (int)k);
     o->fill = TTC__FILL_ZERO;
-    axes |= is_whole(o) ? turned(index, o->axes) : 0;
   }
   unsigned stay = is_whole(x) ? x->axes & ~p.indexed : 0;
   if (p.given == 0 || (is_whole(x) && (x->outer > 1 || x->inner > 1) && stay == 0) || (stay != 0 && !agrees(&s, x))) {
@@ -457,7 +454,7 @@ static bool widen_select(ttc__wide *w, const ttc_tensor *t, const ttc__open *x, 
   }
   index->fill = TTC__FILL_ZERO;
   ttc__shared s = length_of(xo ? x : index);
-  return results_are_open(w, xo ? turned(t, x->axes) : 1u << (t->ndim - 1 - dim), &s, -1);
+  return results_are_open(w, xo ? ttc__turned(t, x->axes) : 1u << (t->ndim - 1 - dim), &s, -1);
 }
 
 /* gather(x, dim, index): x is cut to the index's sizes on the other axes. */
@@ -473,7 +470,7 @@ static bool widen_gather(ttc__wide *w, const ttc_tensor *t, const ttc__open *x, 
     }
   }
   index->fill = TTC__FILL_ZERO;
-  return results_are_open(w, turned(t, index->axes), &s, -1);
+  return results_are_open(w, ttc__turned(t, index->axes), &s, -1);
 }
 
 /* Reading at indices: index.Tensor(x, indices), embedding(x, index, ..), index_select, gather(x, dim, index) */
@@ -490,7 +487,7 @@ static bool widen_take(ttc__wide *w, const char *name) {
   if (embedding) {
     o->fill = TTC__FILL_ZERO;
     ttc__shared s = length_of(o);
-    return !is_whole(x) && is_whole(o) && results_are_open(w, turned(index, o->axes) << (t->ndim - 1), &s, -1);
+    return !is_whole(x) && is_whole(o) && results_are_open(w, ttc__turned(index, o->axes) << (t->ndim - 1), &s, -1);
   }
   int64_t dim = axis_at(w, 1, t->ndim);
   if (dim >= 0 && strcmp(name, "gather") == 0) {
@@ -508,7 +505,7 @@ static bool widen_embedding_back(ttc__wide *w) {
   if (grad == NULL || index == NULL || w->call.narg < 5 || w->call.args[4].i != 0 || !agrees(&s, g) || !agrees(&s, i)) {
     return false;
   }
-  unsigned axes = (is_whole(g) ? turned(grad, g->axes) : 0) | (is_whole(i) ? turned(index, i->axes) << 1 : 0);
+  unsigned axes = (is_whole(g) ? ttc__turned(grad, g->axes) : 0) | (is_whole(i) ? ttc__turned(index, i->axes) << 1 : 0);
   if ((axes & 1) != 0 || !spreads(w, gat, grad, axes, &s) || !spreads(w, iat, index, axes >> 1, &s)) {
     return false;
   }
@@ -536,7 +533,7 @@ static bool widen_index_put(ttc__wide *w) {
   if (t == NULL || values == NULL || p.given == 0 || !agrees(&s, x) || !agrees(&s, v) || s.number < 0) {
     return false;
   }
-  unsigned axes = 0, left = is_whole(v) ? turned(values, v->axes) : 0, given = left;
+  unsigned axes = 0, left = is_whole(v) ? ttc__turned(values, v->axes) : 0, given = left;
   for (int a = 0; a < t->ndim; a++) {
     unsigned bit = ((p.indexed >> a) & 1) == 0 ? 1u << stays_at(&p, t->ndim, a) : 0;
     if (is_open(x, a) && bit == 0) {
@@ -580,7 +577,7 @@ static bool widen_norm(ttc__wide *w) {
   ttc__open *x, *o;
   const ttc_tensor *t = tensor_at(w, 0, &x);
   if (t == NULL || !is_whole(x) || w->call.narg < 2 || w->call.args[1].kind != TTC_ARG_INTS ||
-      (turned(t, x->axes) & ((1u << w->call.args[1].n) - 1)) != 0) {
+      (ttc__turned(t, x->axes) & ((1u << w->call.args[1].n) - 1)) != 0) {
     return false;
   }
   for (uint32_t i = 2; i < w->call.narg; i++) {
@@ -588,8 +585,7 @@ static bool widen_norm(ttc__wide *w) {
       return false;
     }
   }
-  ttc__shared s = length_of(x);
-  return results_are_open(w, turned(t, x->axes), &s, -1);
+  return results_are_like(w, t, x);
 }
 
 /* native_layer_norm_backward(grad, x, sizes, mean, rstd, weight, bias, wanted), _fused_rms_norm_backward likewise -> gradients of
@@ -613,10 +609,9 @@ static bool widen_norm_back(ttc__wide *w) {
           return false;
         }
       } else if (pass == 0) {
-        if (!agrees(&s, o)) {
+        if (!meets(&s, &axes, t, o)) {
           return false;
         }
-        axes |= is_whole(o) ? turned(t, o->axes) : 0;
       } else if (!spreads(w, at, t, axes, &s)) {
         return false;
       } else {

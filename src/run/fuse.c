@@ -116,8 +116,7 @@ static uint32_t slot_of(ttc__fuse *f, ttc_store *s, uint64_t mark, bool made_her
 }
 
 /* The key of the first n records: plans, and what is wired to what. In the flags: who of the stores made here has another owner.
- * Copies
- * into new stores come before the launches, wherever in the trace they are made, and are no part of it. Returns how many are
+ * Copies into new stores come before the launches, wherever in the trace they are made, and are no part of it. Returns how many are
  * launches; 0: none, or out of memory. */
 static uint32_t describe(ttc_device *dev, uint32_t n) {
   ttc__fuse *f = dev->fuse;
