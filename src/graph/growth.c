@@ -37,10 +37,11 @@ static bool grows(ttc__growth *table, uint64_t hash, int64_t before, int64_t tot
   return g->times > FEW_TIMES;
 }
 
-/* How long it was last, if that is a little less; else one less. */
+/* How long it was last, if that is a little less, and no less than half; else one less. */
 static int64_t last_total(const ttc__growth *table, uint64_t hash, int64_t total) {
   const ttc__growth *g = &table[(hash >> 20) & (TTC__GROWTHS - 1)];
-  return g->hash == hash && g->total < total && total <= g->total + NEAR ? g->total : total - 1;
+  bool grew = g->hash == hash && g->total < total && total <= g->total + NEAR && total < 2 * g->total;
+  return grew ? g->total : total - 1;
 }
 
 static uint64_t growth_hash(const ttc_tensor *list, uint32_t n, int64_t dim) {

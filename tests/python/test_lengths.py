@@ -299,6 +299,18 @@ def test_past_the_bound():
     assert sum(made[4:]) <= 4, made
 
 
+def test_ranges_grow_also_after_a_short_one():
+    """One that is less than half as long is another matter, and does not keep the others from growing."""
+    made = []
+    for n in (7, *range(15, 30)):
+        before = programs()
+        got = torch.arange(n, device="tpu", dtype=torch.int16)
+        torch.tpu.synchronize()
+        made.append(programs() - before)
+        assert got.tolist() == list(range(n))
+    assert sum(made[4:]) == 0, made
+
+
 def test_lists_that_double_or_shrink_do_not_grow_bounds():
     x = want = torch.arange(3.0)
     x = x.to("tpu")
@@ -322,7 +334,7 @@ def step(q, new, k, v, ids):
 
 def decode(device, steps):
     g = torch.Generator().manual_seed(0)
-    k, v = (torch.randn(1, 2, 5, 8, generator=g).to(device) for _ in range(2))
+    k, v = (torch.randn(80, generator=g).to(device).view(1, 2, 5, 8) for _ in range(2))  # no batches, up to a bound of theirs
     ids = torch.arange(5, device=device).reshape(1, 5)
     for _ in range(steps):
         q, new = torch.randn(1, 6, 1, 8, generator=g).to(device), torch.randn(1, 2, 1, 8, generator=g).to(device)
@@ -364,10 +376,15 @@ def penalized(x):
     return scores.scatter(1, ids, torch.where(said < 0, said * 1.3, said / 1.3))
 
 
+def counted(x):
+    """Places along what grows. Of a type that other tests make no ranges of: those have programs for some lengths."""
+    return torch.arange(x.shape[2], device=x.device, dtype=torch.int32)[None]
+
+
 def biased(x):
     """T5's bias by distance."""
     n = x.shape[2]
-    far = torch.arange(n, device=x.device)[None] - torch.tensor([[n - 1]], device=x.device)
+    far = counted(x) - torch.tensor([[n - 1]], device=x.device)
     far = -torch.min(far, torch.zeros_like(far))
     large = torch.min(4 + torch.log(far.float() / 4).long(), torch.full_like(far, 7))
     return F.embedding(torch.where(far < 4, far, large), torch.arange(16.0, device=x.device).reshape(8, 2)).permute(2, 0, 1)
@@ -384,7 +401,7 @@ def masked(x):
 def batched(x):
     """Rows, which have a length too, beside places."""
     rows = torch.cat([torch.arange(2, device=x.device), torch.full((1,), 1, device=x.device)])
-    return (x[:, 0, :, 0] > 0.7)[rows[:, None], torch.arange(x.shape[2], device=x.device)[None]]
+    return (x[:, 0, :, 0] > 0.7)[rows[:, None], counted(x)]
 
 
 def normed(x):
