@@ -238,13 +238,19 @@ static ttc_val bend(shlo *b, const ttc__tiles *t, const ttc__tile *at, ttc_val s
   return shlo_add(b, s, shlo_convert(b, ttc__tile_of(b, t, at, a->blocks), t->acc));
 }
 
+/* Rows of as many blocks as blocks of `most` would be, in whole TTC__TILE: 256 rows are one of 256, not half of one of 512. */
+static int64_t even(int64_t rows, int64_t most) {
+  int64_t blocks = (rows + most - 1) / most, each = (rows + blocks - 1) / blocks;
+  return (each + TTC__TILE - 1) / TTC__TILE * TTC__TILE;
+}
+
 /* A TPU's matrix unit is busier with larger blocks, as long as their scores, held a few times over, stay at some tens of MiB. */
-static int64_t block_size(const shlo *b, const ttc__tiles *t) {
-  int64_t n = shlo_for_tpu(b) ? 4 * TTC__TILE : TTC__TILE;
-  while (n > TTC__TILE && t->batch * t->heads * n * n > (int64_t)1 << 24) {
+static void set_block_size(const shlo *b, ttc__tiles *t) {
+  int64_t n = shlo_for_tpu(b) ? 4 * TTC__TILE : TTC__TILE, scores = (int64_t)1 << 24;
+  while (n > TTC__TILE && t->batch * t->heads * even(t->queries, n) * even(t->keys, n) > scores) {
     n /= 2;
   }
-  return n;
+  t->cq = even(t->queries, n), t->ck = even(t->keys, n);
 }
 
 /* Keys past their length are masked out, in the bias or in a mask of their own. */
@@ -265,7 +271,7 @@ static void cut_into_blocks(shlo *b, attention *a) {
   if (a->length.id >= 0) {
     end_keys(b, a);
   }
-  t->cq = t->ck = block_size(b, t);
+  set_block_size(b, t);
   t->mbatch = t->mheads = 1;
   t->nrun = 2, t->nfree = 1;
   t->ctx = a, t->range = range, t->seen = seen;

@@ -5,8 +5,10 @@ import torch
 import torch_tpu
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
+from torch_tpu import export
 
 DEV = "tpu"
+aten = torch.ops.aten
 
 
 @pytest.fixture(autouse=True)
@@ -265,3 +267,31 @@ def test_compiled_with_its_neighbours():
     for t in (20, 33, 280):
         x = qkv(t=t, s=t)
         torch.testing.assert_close(dynamic(*(y.to(DEV) for y in x)).cpu(), sdpa(*x, is_causal=True) + 1, rtol=1e-5, atol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------------------- as a TPU has it
+
+
+class Attended(torch.nn.Module):
+    def forward(self, q, k, v, g, bias):
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, bias is None, attn_mask=bias)
+        back = aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return out, *back(g, q, k, v, out, lse, 0.0, bias is None, attn_mask=bias)
+
+
+@pytest.mark.parametrize(("t", "s", "tile"), [(256, 256, 256), (640, 640, 384), (256, 700, None)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_blocks_of_a_tpu(t, s, tile, masked, tmp_path, monkeypatch):
+    """They are larger, but no larger than what there is; here XLA:CPU runs them."""
+    q, k, v = (x.contiguous() for x in qkv(b=1, h=2, t=t, s=s, d=16))
+    bias = torch.where(torch.rand(t, s) > 0.3, torch.randn(t, s), -torch.inf) if masked else None
+    args = (q, k, v, torch.randn_like(q), bias)
+    ep = torch.export.export(Attended(), args)
+    real = torch_tpu._C.graph_export
+    monkeypatch.setattr(torch_tpu._C, "graph_export", lambda op, ins, writes, tpu: real(op, ins, writes, True))
+    export.save(ep, tmp_path / "attended")
+    text = (tmp_path / "attended" / "model.tpu.mlir").read_text()
+    assert tile is None or f"-> tensor<2x{tile}x{tile}xf32>" in text
+    got = export.load(tmp_path / "attended")(*[x.to(DEV) if x is not None else None for x in args])
+    for w, g in zip(Attended()(*args), got, strict=True):
+        torch.testing.assert_close(g.cpu(), w, rtol=1e-4, atol=1e-4)
