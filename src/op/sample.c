@@ -55,6 +55,24 @@ static void start(shlo *b, ttc_val x, ttc_val *init) {
   init[VALUE] = shlo_const_like(b, x, 0);
 }
 
+/* ln Gamma(x) of f64 for x >= 1: Stirling's series, whose first term left out is below 1e-9, at x or, below 8, at x + 8, less the
+ * logarithm of x (x+1) .. (x+7), the product of t = x (x+7), t + 6, t + 10 and t + 12. A third of chlo.lgamma, which is for any x:
+ * a TPU computes f64 in pieces. */
+static ttc_val log_gamma(shlo *b, ttc_val x) {
+  static const double pairs[] = {6, 10, 12};
+  ttc_val small = elem_cmp(b, SHLO_LT, x, 8), eight = elem_f(b, x, 8), one = elem_f(b, x, 1);
+  ttc_val y = shlo_select(b, small, shlo_add(b, x, eight), x), low = shlo_2(b, SHLO_MIN, x, eight);
+  ttc_val t = shlo_mul(b, low, shlo_add(b, low, elem_f(b, x, 7))), product = t;
+  for (int k = 0; k < 3; k++)
+    product = shlo_mul(b, product, shlo_add(b, t, elem_f(b, t, pairs[k])));
+  ttc_val r = shlo_div(b, one, y), s = elem_square(b, r);
+  ttc_val tail = elem_rsub(b, 1.0 / 360, shlo_mul(b, s, elem_f(b, s, 1.0 / 1260)));
+  tail = shlo_mul(b, r, elem_rsub(b, 1.0 / 12, shlo_mul(b, s, tail)));
+  ttc_val main = shlo_mul(b, shlo_sub(b, y, elem_f(b, y, 0.5)), shlo_1(b, SHLO_LOG, y));
+  main = shlo_add(b, shlo_sub(b, main, y), shlo_add(b, tail, elem_f(b, y, 0.91893853320467274178))); /* ln(2 pi)/2 */
+  return shlo_sub(b, main, shlo_1(b, SHLO_LOG, shlo_select(b, small, product, one)));
+}
+
 /* ---- Poisson
  * Rates below 10: how many uniforms can be multiplied before the product falls below e^-rate (Knuth). Others: Hörmann's PTRS (1993,
  * "The transformed rejection method for generating Poisson random variables").        kept: the product so far, the rate */
@@ -73,7 +91,7 @@ static ttc_val hoermann(shlo *b, ttc_val rate, const ttc_val u[4], ttc_val *k) {
   ttc_val hat = shlo_add(b, shlo_div(b, a, elem_square(b, us)), y);
   ttc_val left = shlo_1(b, SHLO_LOG, shlo_div(b, shlo_mul(b, v, alpha), hat));
   ttc_val right = shlo_sub(b, shlo_mul(b, *k, shlo_1(b, SHLO_LOG, large)), large);
-  right = shlo_sub(b, right, shlo_1(b, SHLO_CHLO_LGAMMA, shlo_add(b, *k, elem_f(b, rate, 1))));
+  right = shlo_sub(b, right, log_gamma(b, shlo_add(b, shlo_2(b, SHLO_MAX, *k, elem_f(b, rate, 0)), elem_f(b, rate, 1))));
   return elem_or(b, quick, elem_and(b, elem_not(b, out), shlo_compare(b, SHLO_LE, left, right)));
 }
 static void poisson_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
@@ -102,13 +120,17 @@ static void lower_poisson(shlo *b, ttc_lower *c) {
 
 /* ---- binomial
  * Means below 10: how many failures' gaps, each geometric, fit into the trials. Others: Hörmann's BTRS (1993, "The generation of
- * binomial random variates"). For p above 1/2 failures are counted.        kept: the gaps' sum, their number, trials, p */
-static ttc_val log_choose(shlo *b, ttc_val n, ttc_val k) { /* -ln k! - ln (n-k)! */
-  ttc_val one = elem_f(b, n, 1);
-  ttc_val x = shlo_1(b, SHLO_CHLO_LGAMMA, shlo_add(b, k, one));
-  return shlo_1(b, SHLO_NEG, shlo_add(b, x, shlo_1(b, SHLO_CHLO_LGAMMA, shlo_add(b, shlo_sub(b, n, k), one))));
+ * binomial random variates"). For p above 1/2 failures are counted. Kept are the gaps' sum and their number, and what does not
+ * change: trials, p, ln(1-p), ln(p/(1-p)), and the density's logarithm at its mode. */
+enum { GAPS = KEPT, COUNT, TRIALS, CHANCE, LOG_Q, ODDS, TOP, NSTATE };
+
+/* But for a constant: k ln(p/(1-p)) - ln k! - ln (n-k)! */
+static ttc_val log_density(shlo *b, ttc_val n, ttc_val k, ttc_val odds) {
+  ttc_val one = elem_f(b, n, 1), x = log_gamma(b, shlo_add(b, k, one));
+  return shlo_sub(b, shlo_mul(b, k, odds), shlo_add(b, x, log_gamma(b, shlo_add(b, shlo_sub(b, n, k), one))));
 }
-static ttc_val btrs(shlo *b, ttc_val n, ttc_val p, ttc_val u, ttc_val v, ttc_val *k) {
+static ttc_val btrs(shlo *b, const ttc_val *s, ttc_val u, ttc_val v, ttc_val *k) {
+  ttc_val n = s[TRIALS], p = s[CHANCE];
   ttc_val q = elem_rsub(b, 1, p), mean = shlo_mul(b, n, p);
   ttc_val spread = shlo_1(b, SHLO_SQRT, shlo_2(b, SHLO_MAX, shlo_mul(b, mean, q), elem_f(b, n, 1)));
   ttc_val y = shlo_add(b, elem_f(b, n, 1.15), shlo_mul(b, elem_f(b, n, 2.53), spread));
@@ -116,7 +138,6 @@ static ttc_val btrs(shlo *b, ttc_val n, ttc_val p, ttc_val u, ttc_val v, ttc_val
   a = shlo_add(b, a, shlo_mul(b, elem_f(b, n, 0.01), p));
   ttc_val vr = shlo_sub(b, elem_f(b, n, 0.92), shlo_div(b, elem_f(b, n, 4.2), y));
   ttc_val alpha = shlo_mul(b, shlo_add(b, elem_f(b, n, 2.83), shlo_div(b, elem_f(b, n, 5.1), y)), spread);
-  ttc_val mode = shlo_1(b, SHLO_FLOOR, shlo_mul(b, shlo_add(b, n, elem_f(b, n, 1)), p));
   ttc_val x = shlo_sub(b, u, elem_f(b, n, 0.5)), us = elem_rsub(b, 0.5, shlo_1(b, SHLO_ABS, x));
   ttc_val slope = shlo_add(b, shlo_div(b, shlo_mul(b, elem_f(b, n, 2), a), us), y);
   *k = shlo_1(b, SHLO_FLOOR, shlo_add(b, shlo_mul(b, slope, x), shlo_add(b, mean, elem_f(b, n, 0.5))));
@@ -125,40 +146,41 @@ static ttc_val btrs(shlo *b, ttc_val n, ttc_val p, ttc_val u, ttc_val v, ttc_val
   ttc_val at = shlo_clamp(b, shlo_const_like(b, n, 0), *k, n);
   ttc_val hat = shlo_add(b, shlo_div(b, a, elem_square(b, us)), y);
   ttc_val left = shlo_1(b, SHLO_LOG, shlo_div(b, shlo_mul(b, v, alpha), hat));
-  ttc_val odds = shlo_1(b, SHLO_LOG, shlo_div(b, shlo_2(b, SHLO_MAX, p, elem_f(b, p, DBL_MIN)), q));
-  ttc_val right = shlo_sub(b, log_choose(b, n, at), log_choose(b, n, mode));
-  right = shlo_add(b, right, shlo_mul(b, shlo_sub(b, at, mode), odds));
+  ttc_val right = shlo_sub(b, log_density(b, n, at, s[ODDS]), s[TOP]);
   return elem_and(b, inside, elem_or(b, quick, shlo_compare(b, SHLO_LE, left, right)));
 }
 static void binomial_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *out) {
-  ttc_val u[4], k, n = s[KEPT + 2], p = s[KEPT + 3];
+  ttc_val u[4], k, n = s[TRIALS], p = s[CHANCE];
   draw(b, ctx, s[ROUND], u);
-  ttc_val large = elem_cmp(b, SHLO_GE, shlo_mul(b, n, p), 10), yes = btrs(b, n, p, u[0], u[1], &k);
-  ttc_val rate = shlo_1(b, SHLO_LOG1P, shlo_1(b, SHLO_NEG, p)); /* p = 0: -0, and the gap infinite */
-  ttc_val gap = shlo_1(b, SHLO_CEIL, shlo_div(b, shlo_1(b, SHLO_LOG, u[2]), rate));
+  ttc_val large = elem_cmp(b, SHLO_GE, shlo_mul(b, n, p), 10), yes = btrs(b, s, u[0], u[1], &k);
+  ttc_val gap = shlo_1(b, SHLO_CEIL, shlo_div(b, shlo_1(b, SHLO_LOG, u[2]), s[LOG_Q])); /* p = 0: by -0, infinite */
   gap = shlo_2(b, SHLO_MAX, gap, elem_f(b, gap, 1));
   gap = shlo_select(b, elem_cmp(b, SHLO_LE, p, 0), shlo_add(b, n, elem_f(b, n, 1)), gap);
-  ttc_val sum = shlo_add(b, s[KEPT], gap), over = shlo_compare(b, SHLO_GT, sum, n);
-  accept(b, s, shlo_select(b, large, yes, over), shlo_select(b, large, k, s[KEPT + 1]), out);
-  out[KEPT] = sum;
-  out[KEPT + 1] = shlo_add(b, s[KEPT + 1], elem_f(b, n, 1));
-  out[KEPT + 2] = n;
-  out[KEPT + 3] = p;
+  ttc_val sum = shlo_add(b, s[GAPS], gap), over = shlo_compare(b, SHLO_GT, sum, n);
+  accept(b, s, shlo_select(b, large, yes, over), shlo_select(b, large, k, s[COUNT]), out);
+  out[GAPS] = sum;
+  out[COUNT] = shlo_add(b, s[COUNT], elem_f(b, n, 1));
+  for (int i = TRIALS; i < NSTATE; i++)
+    out[i] = s[i];
 }
 /* aten::binomial(count, prob, generator) */
 static void lower_binomial(shlo *b, ttc_lower *c) {
   drawing w = {.s = ttc__open_stream(b, c), .d = TTC_F64};
-  ttc_val init[KEPT + 4], done[KEPT + 4], n = flat_arg(b, c, 0, TTC_F64, &w.n), p = flat_arg(b, c, 1, TTC_F64, &w.n);
+  ttc_val init[NSTATE], done[NSTATE], n = flat_arg(b, c, 0, TTC_F64, &w.n), p = flat_arg(b, c, 1, TTC_F64, &w.n);
   ttc_val bad = elem_or(b, shlo_is_nan(b, n), shlo_is_nan(b, p));
   n = shlo_2(b, SHLO_MAX, n, elem_f(b, n, 0));
   p = shlo_clamp(b, elem_f(b, p, 0), p, elem_f(b, p, 1));
   ttc_val flip = elem_cmp(b, SHLO_GT, p, 0.5);
+  p = shlo_select(b, flip, elem_rsub(b, 1, p), p);
   start(b, n, init);
-  init[KEPT] = init[KEPT + 1] = init[VALUE];
-  init[KEPT + 2] = n;
-  init[KEPT + 3] = shlo_select(b, flip, elem_rsub(b, 1, p), p);
+  init[GAPS] = init[COUNT] = init[VALUE];
+  init[TRIALS] = n;
+  init[CHANCE] = p;
+  init[LOG_Q] = shlo_1(b, SHLO_LOG1P, shlo_1(b, SHLO_NEG, p));
+  init[ODDS] = shlo_sub(b, shlo_1(b, SHLO_LOG, shlo_2(b, SHLO_MAX, p, elem_f(b, p, FLT_MIN))), init[LOG_Q]);
+  init[TOP] = log_density(b, n, shlo_1(b, SHLO_FLOOR, shlo_mul(b, shlo_add(b, n, elem_f(b, n, 1)), p)), init[ODDS]);
   init[LEFT] = elem_not(b, bad);
-  shlo_while(b, KEPT + 4, init, some_left, binomial_step, &w, done);
+  shlo_while(b, NSTATE, init, some_left, binomial_step, &w, done);
   ttc_val k = shlo_select(b, flip, shlo_sub(b, n, done[VALUE]), done[VALUE]);
   give(b, c, shlo_select(b, bad, elem_f(b, k, (double)NAN), k));
 }

@@ -306,6 +306,11 @@ def test_binomial(trials, p):
     assert torch.equal(x, x.floor()) and x.min() >= 0 and x.max() <= trials
     if 0 < p < 1 and trials > 0:
         moments(x, trials * p, math.sqrt(trials * p * (1 - p)))
+        k = torch.arange(int(trials * p), min(int(trials * p) + 3, trials + 1), dtype=torch.float64)
+        log_chance = math.lgamma(trials + 1) - torch.lgamma(k + 1) - torch.lgamma(trials - k + 1)
+        chance = (log_chance + k * math.log(p) + (trials - k) * math.log1p(-p)).exp()
+        got = (x.double()[:, None] == k).double().mean(0)
+        torch.testing.assert_close(got, chance, rtol=0, atol=0.015)
     else:
         assert (x == trials * p).all()
 
