@@ -1,7 +1,9 @@
 /* Compiles StableHLO files for TPUs that are not here, and says of each what the compiler says.
  *
- *   ttc_aot LIBTPU.so          reads lines "TOPOLOGY PATH", such as "v5e:1x1 model/model.tpu.mlir", and answers each with a line of
- *                              JSON: {"topology", "path", "seconds", and either "error" or the figures of ttc_program_report}
+ *   ttc_aot LIBTPU.so [NAME=VALUE ..]   NAME=VALUE: options of the compiler
+ *
+ * reads lines "TOPOLOGY PATH", such as "v5e:1x1 model/model.tpu.mlir", and answers each with a line of JSON: {"topology", "path",
+ * "seconds", "cpu_seconds", and either "error" or the figures of ttc_program_report}.
  *
  * It ends where libtpu ends the process: whoever reads it (python/torch_tpu/aot.py) knows what was asked last and starts it again.
  */
@@ -72,24 +74,29 @@ static double now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void answer(opened *list, const char *plugin, const char *topology, const char *path) {
+/* Of all threads of the process: libtpu has many. */
+static double cpu_now(void) {
+  return (double)clock() / CLOCKS_PER_SEC;
+}
+
+static void answer(opened *list, const char *plugin, const char *const *options, const char *topology, const char *path) {
   ttc_error err = {0};
   ttc_program_report r;
   size_t n = 0;
-  double start = now();
+  double start = now(), cpu_start = cpu_now();
   char *text = read_file(path, &n);
   ttc_topology *t = text != NULL ? find(list, plugin, topology, &err) : NULL;
   if (text == NULL) {
     err.code = TTC_NOT_FOUND;
     snprintf(err.message, sizeof err.message, "%s cannot be read", path);
   }
-  bool good = t != NULL && ttc_topology_compile(t, text, n, NULL, &r, &err) == TTC_OK;
+  bool good = t != NULL && ttc_topology_compile(t, text, n, options, &r, &err) == TTC_OK;
   free(text);
   putchar('{');
   put_text("topology", topology);
   printf(", ");
   put_text("path", path);
-  printf(", \"seconds\": %.3f, ", now() - start);
+  printf(", \"seconds\": %.3f, \"cpu_seconds\": %.3f, ", now() - start, cpu_now() - cpu_start);
   if (good) {
     printf(
         "\"hbm_bytes\": %lld, \"argument_bytes\": %lld, \"output_bytes\": %lld, \"alias_bytes\": %lld, \"temp_bytes\": %lld, "
@@ -110,8 +117,8 @@ static void answer(opened *list, const char *plugin, const char *topology, const
 int main(int argc, char **argv) {
   static opened list[MAX_OPEN];
   char line[MAX_LINE];
-  if (argc != 2) {
-    fprintf(stderr, "usage: %s LIBTPU.so  (reads lines: TOPOLOGY PATH)\n", argv[0]);
+  if (argc < 2) {
+    fprintf(stderr, "usage: %s LIBTPU.so [NAME=VALUE ..]  (reads lines: TOPOLOGY PATH)\n", argv[0]);
     return 2;
   }
   while (fgets(line, sizeof line, stdin) != NULL) {
@@ -119,7 +126,7 @@ int main(int argc, char **argv) {
     char *space = strchr(line, ' ');
     if (space != NULL) {
       *space = '\0';
-      answer(list, argv[1], line, space + 1);
+      answer(list, argv[1], (const char *const *)(argv + 2), line, space + 1);
     }
   }
   fflush(stdout);

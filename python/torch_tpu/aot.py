@@ -59,8 +59,8 @@ def libtpu_version(path: str) -> str:
 class _Compiler:
     """The process that compiles; started when first asked, and again after it ended."""
 
-    def __init__(self, libtpu: str, timeout: float) -> None:
-        self.libtpu, self.timeout = libtpu, timeout
+    def __init__(self, libtpu: str, timeout: float, options: list[str]) -> None:
+        self.libtpu, self.timeout, self.options = libtpu, timeout, options
         self.process: subprocess.Popen[str] | None = None
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
 
@@ -70,7 +70,7 @@ class _Compiler:
             self.errors.seek(0)
             self.errors.truncate()
             self.process = subprocess.Popen(
-                [str(program), self.libtpu],
+                [str(program), self.libtpu, *self.options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.errors,
@@ -107,7 +107,11 @@ class _Compiler:
 
 
 def compile_files(
-    paths: Iterable[str | os.PathLike[str]], chips: Iterable[str] = ("v5e",), libtpu: str | None = None, timeout: float = 900
+    paths: Iterable[str | os.PathLike[str]],
+    chips: Iterable[str] = ("v5e",),
+    libtpu: str | None = None,
+    timeout: float = 900,
+    options: Iterable[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Compile StableHLO files for each chip.
 
@@ -116,9 +120,10 @@ def compile_files(
         chips: names of :data:`CHIPS`, or of topologies such as ``v5e:2x2``.
         libtpu: path of libtpu.so; else :func:`find_libtpu`'s.
         timeout: seconds that one program may take.
+        options: of the compiler, ``"name=value"`` each: XLA's names, and ``"xla_optimization_level=O0"`` to O3.
 
     Yields:
-        For each file and chip ``{"chip", "path", "seconds", ..}`` with either ``"error"`` and ``"code"`` or ``"hbm_bytes"``
+        For each file and chip ``{"chip", "path", "seconds", "cpu_seconds", ..}`` with either ``"error"`` and ``"code"`` or ``"hbm_bytes"``
         (arguments, results and temporaries, what they share once), ``"argument_bytes"``, ``"output_bytes"``, ``"alias_bytes"``,
         ``"temp_bytes"``, ``"code_bytes"``, ``"flops"``, ``"transcendentals"``, ``"bytes_accessed"``, ``"cycles"`` (estimated,
         summed over the ``"covered"`` instructions that have an estimate, a loop's body once).
@@ -129,7 +134,7 @@ def compile_files(
     libtpu = libtpu or find_libtpu()
     if libtpu is None:
         raise FileNotFoundError("compiling for a TPU needs libtpu: pip install libtpu, or TORCH_TPU_LIBTPU=/path/to/libtpu.so")
-    compiler = _Compiler(libtpu, timeout)
+    compiler = _Compiler(libtpu, timeout, list(options))
     chips = list(chips)
     try:
         for path in paths:
@@ -190,11 +195,12 @@ def main(argv: list[str] | None = None) -> int:
     ap = argparse.ArgumentParser(prog="python -m torch_tpu.aot", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     ap.add_argument("path", nargs="+", type=pathlib.Path, help="an artifact, a StableHLO file, or a folder of such files")
     ap.add_argument("--chip", action="append", help=f"{', '.join(CHIPS)}, or a topology such as v5e:2x2; may be repeated")
+    ap.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the compiler; may be repeated")
     ap.add_argument("--json", action="store_true", help="a line of JSON for each")
     a = ap.parse_args(argv)
     failed = 0
     try:
-        for answer in compile_files([f for p in a.path for f in _files(p)], a.chip or ["v5e"]):
+        for answer in compile_files([f for p in a.path for f in _files(p)], a.chip or ["v5e"], options=a.option):
             print(json.dumps(answer) if a.json else _line(answer), flush=True)
             failed += "error" in answer
     except FileNotFoundError as e:
