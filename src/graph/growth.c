@@ -111,9 +111,8 @@ static uint16_t made_of_numbers(const ttc_call *call, const char *name, ttc__len
   }
   uint64_t hash = ttc__hash64(words, (2 + (size_t)last) * sizeof *words) | 1;
   *bound = ttc__bound_of(to->sizes[last], ttc__nelem(last, to->sizes) * (int64_t)ttc_dtype_nbyte((ttc_dtype)to->dtype));
-  return grows(l->growths, hash, fill ? to->sizes[last] - 1 : last_total(l->growths, hash, to->sizes[last]), to->sizes[last], fill)
-             ? (uint16_t)(1u << last)
-             : 0;
+  int64_t before = fill ? to->sizes[last] - 1 : last_total(l->growths, hash, to->sizes[last]);
+  return (uint16_t)(grows(l->growths, hash, before, to->sizes[last], fill) ? 1u << last : 0u);
 }
 
 bool ttc__growing_range(ttc__lengths *l, const ttc_call *call, ttc__wide *w) {

@@ -115,8 +115,18 @@ static uint32_t slot_of(ttc__fuse *f, ttc_store *s, uint64_t mark, bool made_her
   return s->keyed.slot;
 }
 
-/* The key of the first n records: plans, and what is wired to what. In the flags: who of the stores made here has another owner.
- * Copies into new stores come before the launches, wherever in the trace they are made, and are no part of it. Returns how many are
+/* Stores made in the piece that a record after it uses. */
+static void keep_for(ttc__fuse *f, const record *r, uint64_t mark) {
+  for (uint32_t k = 0; k < r->nstore; k++) {
+    const ttc_store *s = r->stores[k];
+    if (s != NULL && s->keyed.mark == mark && (f->flags[s->keyed.slot] & SLOT_OUTSIDE) == 0) {
+      f->flags[s->keyed.slot] |= SLOT_ALIVE;
+    }
+  }
+}
+
+/* The key of the first n records: plans, and what is wired to what. In the flags: who of the stores made here has another owner, or
+ * is used by the trace's other records. Copies into new stores come before the launches, wherever in the trace they are made, and are no part of it. Returns how many are
  * launches; 0: none, or out of memory. */
 static uint32_t describe(ttc_device *dev, uint32_t n) {
   ttc__fuse *f = dev->fuse;
@@ -148,6 +158,9 @@ static uint32_t describe(ttc_device *dev, uint32_t n) {
     if ((f->flags[s] & SLOT_OUTSIDE) == 0 && ttc__store_owned(f->stores[s])) {
       f->flags[s] |= SLOT_ALIVE;
     }
+  }
+  for (uint32_t i = n, open = atomic_load_explicit(&dev->open, memory_order_relaxed); i < open; i++) {
+    keep_for(f, ttc__trace_record(dev, i), mark);
   }
   return launches;
 }

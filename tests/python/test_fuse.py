@@ -223,6 +223,33 @@ def test_held_results_are_written_and_others_are_not():
             torch.testing.assert_close(got.cpu(), want)
 
 
+@pytest.mark.parametrize("steps", [8, 13])
+def test_what_is_made_before_a_cut_and_used_after_it_is_written(steps):
+    """Steps of a recurrent net on one input are cut as a loop's, in the middle of a trace, where nobody but the next step has the
+    state any more; backwards, only the next call has the gradient."""
+    torch.manual_seed(0)
+    cell, x = torch.nn.LSTMCell(6, 8), torch.randn(4, 6)
+    parameters = list(cell.parameters())
+
+    def run(x, *parameters):
+        h = c = torch.zeros(4, 8, device=x.device)
+        held = dict(zip([n for n, _ in cell.named_parameters()], parameters, strict=True))
+        out = []
+        for _ in range(steps):
+            h, c = torch.func.functional_call(cell, held, (x, (h, c)))
+            out.append(h)
+        return torch.autograd.grad(sum(h.sum() for h in out), parameters)
+
+    want = run(x, *parameters)
+    on = [t.detach().to("tpu").requires_grad_() for t in parameters]
+    x, before = x.to("tpu"), stats()
+    for _ in range(5):
+        for a, b in zip(run(x, *on), want, strict=True):
+            torch.testing.assert_close(a.cpu(), b)
+        torch.tpu.compiler.wait()
+    assert gained(before)["cuts"]["loop"] > 0
+
+
 def test_what_is_held_may_differ_from_time_to_time():
     x = torch.arange(6.0, device="tpu")
     c = torch.arange(6.0)
