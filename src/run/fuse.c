@@ -126,8 +126,8 @@ static void keep_for(ttc__fuse *f, const record *r, uint64_t mark) {
 }
 
 /* The key of the first n records: plans, and what is wired to what. In the flags: who of the stores made here has another owner, or
- * is used by the trace's other records. Copies into new stores come before the launches, wherever in the trace they are made, and are no part of it. Returns how many are
- * launches; 0: none, or out of memory. */
+ * is used by the trace's other records. Copies into new stores come before the launches, wherever in the trace they are made, and
+ * are no part of it. Returns how many are launches; 0: none, or out of memory. */
 static uint32_t describe(ttc_device *dev, uint32_t n) {
   ttc__fuse *f = dev->fuse;
   uint64_t mark = ttc__key_mark();
