@@ -86,7 +86,7 @@ static uint16_t batch_axes(const ttc__lengths *l, int ndim, const int64_t *sizes
   for (uint32_t k = 0; axes == 0 && k < TTC__CURRENT && l->current[k] != 0; k++) {
     *bound = ttc__batch_bound(l->current[k]);
     for (int a = 0; a < ndim; a++) {
-      axes |= sizes[a] == l->current[k] && sizes[a] != *bound ? (uint16_t)(1u << a) : 0;
+      axes |= (uint16_t)(sizes[a] == l->current[k] && sizes[a] != *bound ? 1u << a : 0u);
     }
   }
   return axes;
