@@ -263,7 +263,7 @@ bool ttc__base_of_open(const ttc_spec *spec, uint16_t axes, const ttc__opened *o
     if (open && o->outer > 1) {
       base->dims[n++] = o->outer;
     }
-    base->open |= open ? (uint16_t)(1u << n) : 0;
+    base->open |= (uint16_t)(open ? 1u << n : 0u);
     base->dims[n++] = open ? o->length : spec->sizes[order[k]];
     if (open && o->inner > 1) {
       base->dims[n++] = o->inner;
