@@ -109,13 +109,14 @@ def _enter_compiled_functions_quickly() -> None:
     def compile(*args: Any, **kwargs: Any) -> Any:  # torch.compile's own name
         from torch._dynamo.eval_frame import skip_code
 
-        from torch_tpu._compile import optimizers, spared
+        from torch_tpu._compile import optimizers, recurrent, spared
         from torch_tpu._compile.entry import quick
 
         skip_code(torch.autocast.__init__.__code__)  # as all of PyTorch's own: a graph that ends inside autocast enters it anew
         if kwargs.get("backend") == "tpu":
             spared.follow()
         optimizers.follow()  # whose step may come before any graph
+        recurrent.admit()
         compiled = inner(*args, **kwargs)
         return quick(compiled) if (args and args[0] is not None) or kwargs.get("model") is not None else compiled
 

@@ -101,7 +101,8 @@ static void lower_cond(shlo *b, ttc_lower *c) {
 }
 
 /* ---- loops: while_loop((test, body, ncarried), (carried .., others ..)) -> carried
- *      scan((body, ncarried, nslice), (carried .., slices .., others ..)) -> carried, the body's other results one below another.
+ *      scan((body, ncarried, nslice[, reverse]), (carried .., slices .., others ..)) -> carried, the body's other results one below
+ *      another; in reverse the last slices come first, and results stay beside the slices they came of.
  * State: carried; for scan also the results so far and the number of the step; the fault. */
 
 typedef struct loop {
@@ -109,7 +110,7 @@ typedef struct loop {
   int ncarried, nslice, nstack, nstate;
   int64_t steps;
   ttc_val slices[MOST];
-  bool faults;
+  bool faults, reverse;
 } loop;
 
 static void begin_step(const loop *l, part *p, const ttc_val *state) {
@@ -172,15 +173,16 @@ static void step_scan(shlo *b, void *ctx, const ttc_val *state, ttc_val *results
   loop *l = ctx;
   part *p = &l->body;
   ttc_val i = state[l->nstate - 1], got[MOST];
+  ttc_val row = l->reverse ? shlo_sub(b, elem_i(b, i, l->steps - 1), i) : i;
   begin_step(l, p, state);
   for (int k = 0; k < l->nslice; k++) {
-    p->args[l->ncarried + k] = shlo_squeeze(b, shlo_dynamic_slice_axis(b, l->slices[k], 0, i, 1), 0);
+    p->args[l->ncarried + k] = shlo_squeeze(b, shlo_dynamic_slice_axis(b, l->slices[k], 0, row, 1), 0);
   }
   run(p, got);
   memcpy(results, got, (size_t)l->ncarried * sizeof *got);
   for (int k = 0; k < l->nstack; k++) {
     int at = l->ncarried + k;
-    results[at] = shlo_dynamic_update_axis(b, state[at], shlo_unsqueeze(b, got[at], 0), 0, i);
+    results[at] = shlo_dynamic_update_axis(b, state[at], shlo_unsqueeze(b, got[at], 0), 0, row);
   }
   results[l->nstate - 1] = shlo_add(b, i, elem_i(b, i, 1));
   if (l->faults)
@@ -194,6 +196,7 @@ static void lower_scan(shlo *b, ttc_lower *c) {
   int nout = op_nout(c);
   if (!take(c, &l.body, 0) || nout < l.ncarried || nout + 2 >= MOST || l.ncarried + l.nslice > l.body.narg || l.nslice == 0)
     return;
+  l.reverse = op_list_len(c, 0) > 3 && op_ints(c, 0, 3);
   memcpy(l.slices, l.body.args + l.ncarried, (size_t)l.nslice * sizeof *l.slices);
   l.steps = shlo_dim(b, l.slices[0], 0);
   l.nstack = nout - l.ncarried;
