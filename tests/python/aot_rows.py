@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pathlib
+import re
 import sys
 import tempfile
 import warnings
@@ -68,10 +69,13 @@ class Collector(TorchDispatchMode):
         with contextlib.suppress(NotImplementedError, RuntimeError, TypeError, ValueError, _decompose.Untraceable):
             self.keep(name, one_node(func, args, kwargs, out))
 
-    def harvest(self, folder: pathlib.Path) -> None:
-        """Take what the core has dumped."""
+    def harvest(self, folder: pathlib.Path, whole: bool = False) -> None:
+        """Take what the core has dumped; `whole`: a program also for the rows in it that have none, which its comments name."""
         for file in sorted(folder.iterdir()):
-            self.keep(file.name.rsplit(".", 2)[0], file.read_text())
+            text = file.read_text()
+            self.keep(file.name.rsplit(".", 2)[0], text)
+            for name in re.findall(r"^ *// (\S+)$", text, re.MULTILINE) if whole else ():
+                self.keep(name, text)
             file.unlink()
 
 
@@ -198,7 +202,11 @@ def collect(folder: pathlib.Path) -> list[str]:
             with contextlib.suppress(Exception), collector:
                 make()
             collector.harvest(pathlib.Path(dumped))
+        whole()
+        collector.harvest(pathlib.Path(dumped), whole=True)
         _C.set_dump(None)
+    for name, make in ALONE.items():
+        collector.keep(name, make())
     return collector.missing()
 
 
@@ -269,7 +277,6 @@ def products() -> list[Any]:
         lambda: ops.mm.dtype(a, a, wide),
         lambda: ops.addmm.dtype(a.float(), a, a, wide),
         lambda: ops.bmm.dtype(b, b, wide),
-        lambda: ops.baddbmm.dtype(b.float(), b, b, wide),
         lambda: ops._int_mm.default(i, i),
         lambda: ops._weight_int8pack_mm.default(a, i[:16, :16].contiguous(), a[0]),
         lambda: ops._scaled_mm.default(f, f.t(), one, one, out_dtype=torch.bfloat16),
@@ -332,6 +339,34 @@ def others() -> list[Any]:
     ]
 
 
+@each
+def whole() -> list[Any]:
+    """Rows that only programs of several have: those of branches and loops, and those with a functional form in compiled graphs."""
+    from torch._higher_order_ops import scan, while_loop
+    from torch.nn.attention.flex_attention import flex_attention
+
+    x, zero = torch.ones(3, 4, device="tpu"), torch.zeros((), dtype=torch.int64, device="tpu")
+    q = [torch.ones(1, 2, 128, 16, device="tpu", requires_grad=True) for _ in range(3)]
+
+    def compiled(f: Any) -> Any:
+        return lambda: torch.compile(f, backend="tpu", fullgraph=True)(x)
+
+    return [
+        compiled(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))),
+        compiled(lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (zero, x))),
+        compiled(lambda x: scan(lambda c, y: (c + y, c * y), x[0], x)),
+        compiled(lambda x: torch.randperm(5, device=x.device)),
+        lambda: flex_attention(*q, score_mod=lambda s, b, h, i, j: s + i - j).sum().backward(),
+    ]
+
+
+def baddbmm() -> str:
+    """PyTorch has no shapes for it, so that it runs on the CPU unless it is called with out=."""
+    a, b = torch.ones(2, 16, 16), torch.ones(2, 16, 16, dtype=torch.bfloat16)
+    return one_node(torch.ops.aten.baddbmm.dtype, (a, b, b, torch.float32), {}, a)
+
+
+ALONE = {"baddbmm.dtype": baddbmm}
 EXTRA = (optimizers, cells, multi_head, padding, weight_norm, products, random, others)
 
 
