@@ -34,7 +34,7 @@ void ttc_topology_close(ttc_topology *t) {
 }
 
 /* libtpu writes what it thinks an instruction takes into the instruction's configuration, which is JSON within the serialized
- * program: "estimated_cycles":"30115". No other text has these words. */
+ * program: "estimated_cycles":"30115". No other text has these words. INT64_MAX, as of a scatter for v6e, is no estimate. */
 static void count_cycles(const char *bytes, size_t n, ttc_program_report *out) {
   static const char key[] = "\"estimated_cycles\":\"";
   const char *at = bytes, *end = bytes + n;
@@ -43,8 +43,10 @@ static void count_cycles(const char *bytes, size_t n, ttc_program_report *out) {
     for (at += sizeof key - 1; at < end && *at >= '0' && *at <= '9' && v < INT64_MAX / 100; at++) {
       v = 10 * v + (*at - '0');
     }
-    out->cycles += v;
-    out->ncovered++;
+    if (v < INT64_MAX / 100) {
+      out->cycles += v;
+      out->ncovered++;
+    }
   }
 }
 
