@@ -389,12 +389,16 @@ static void series_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
 /* Q(a, x)·Γ(a)·e^x/x^a as a continued fraction (6.5.31) by Lentz's method as Thompson and Barnett (1986) modified it.
  * State: i (scalar), a, denominator bi, c, d, value, last factor. */
 static void fraction_more(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
-  (void)ctx;
+  const double *close = ctx;
   ttc_val off = f1(b, SHLO_ABS, plus(b, s[6], -1));
-  r[0] = elem_and(b, elem_any(b, elem_cmp(b, SHLO_GT, off, 4e-16)), elem_cmp(b, SHLO_LT, s[0], GAMMA_STEPS));
+  r[0] = elem_and(b, elem_any(b, elem_cmp(b, SHLO_GT, off, *close)), elem_cmp(b, SHLO_LT, s[0], GAMMA_STEPS));
+}
+/* A TPU's f64 is a sum of two f32: 48 bits, in f32's range. */
+static double tiny(const shlo *b) {
+  return shlo_for_tpu(b) ? 1e-30 : 1e-300;
 }
 static ttc_val not_zero(shlo *b, ttc_val x) {
-  return elem_select_f(b, elem_cmp(b, SHLO_LT, f1(b, SHLO_ABS, x), 1e-300), 1e-300, x);
+  return elem_select_f(b, elem_cmp(b, SHLO_LT, f1(b, SHLO_ABS, x), tiny(b)), tiny(b), x);
 }
 static void fraction_step(shlo *b, void *ctx, const ttc_val *s, ttc_val *r) {
   (void)ctx;
@@ -419,8 +423,9 @@ static void lower_igamma(shlo *b, ttc_lower *c) {
   ttc_val first = over(b, 1, a), ser[5] = {a, xs, first, first, shlo_const_i(b, TTC_S32, 0, 0, NULL)}, sum[5];
   shlo_while(b, 5, ser, series_more, series_step, NULL, sum);
   ttc_val b0 = shlo_sub(b, plus(b, xq, 1), aq), d0 = over(b, 1, not_zero(b, b0));
-  ttc_val fra[7] = {elem_f(b, a, 1), aq, b0, shlo_const_like(b, a, 1e300), d0, d0, shlo_const_like(b, a, 2)}, cf[7];
-  shlo_while(b, 7, fra, fraction_more, fraction_step, NULL, cf);
+  ttc_val fra[7] = {elem_f(b, a, 1), aq, b0, shlo_const_like(b, a, 1 / tiny(b)), d0, d0, shlo_const_like(b, a, 2)}, cf[7];
+  double close = op_out_dtype(c, 0) != TTC_F64 ? 1e-12 : shlo_for_tpu(b) ? 1e-13 : 4e-16;
+  shlo_while(b, 7, fra, fraction_more, fraction_step, &close, cf);
   ttc_val front = shlo_sub(b, shlo_sub(b, shlo_mul(b, a, f1(b, SHLO_LOG, x)), x), f1(b, SHLO_CHLO_LGAMMA, a));
   ttc_val y = shlo_mul(b, f1(b, SHLO_EXP, front), shlo_select(b, by_q, cf[5], sum[3]));
   bool want_q = op_param(c) != 0;

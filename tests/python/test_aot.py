@@ -3,7 +3,10 @@ tool says where there is none or where it ends."""
 
 import hashlib
 import json
+import math
 import pathlib
+import re
+import struct
 import subprocess
 
 import aot_rows
@@ -176,6 +179,19 @@ def test_without_libtpu_the_command_says_what_to_do(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(aot, "find_libtpu", lambda: None)
     assert aot.main([str(module(tmp_path))]) == 2
     assert "pip install libtpu" in capsys.readouterr().err
+
+
+def test_doubles_inside_stay_in_the_range_of_floats(tmp_path):
+    """A TPU's float64 is a sum of two float32: what lies beyond their range is infinite there, less itself no number."""
+    x = torch.full((3,), 2.5, device="tpu")
+    with aot.record(tmp_path / "seen"):
+        torch.special.gammainc(x, x), torch.special.gammaincc(x, x), torch.poisson(x), torch.binomial(x * 2, x / 5)
+        torch._standard_gamma_grad(x, x), torch.bernoulli(x / 5), torch.dropout(x, 0.5, True)
+    texts = {p.name: p.read_text() for p in (tmp_path / "seen").iterdir()}
+    doubles = [m for t in texts.values() for m in re.findall(r"dense<0x([0-9A-F]{16})> : tensor<[0-9x]*f64>", t)]
+    found = [abs(struct.unpack(">d", bytes.fromhex(m))[0]) for m in doubles]
+    assert len(found) > 50 and {"igamma.000", "poisson.00", "binomial.0"} <= {name[:10] for name in texts}
+    assert not [v for v in found if 0 < v < 2**-126 or 2**128 <= v < math.inf]
 
 
 def test_programs_are_recorded(tmp_path):
