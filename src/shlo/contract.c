@@ -44,6 +44,31 @@ static bool dot_axes(shlo *b, ttc_val x, int nbatch, const int *batch, int ncont
   return shlo__axes(b, "shlo_dot", "axis", shlo_ndim(b, x), nbatch + ncontract, all, used);
 }
 
+/* A TPU has no product of 64-bit integers: elements are multiplied and summed, which XLA fuses. t: the result's type. */
+static ttc_val dot_by_elements(shlo *b, const ttc_val *xs, int nbatch, const int *const *batch, int ncontract,
+                               const int *const *contract, bool used[2][SHLO__MAX_NDIM], shlo_type t) {
+  int own = nbatch, last[SHLO__MAX_NDIM];
+  ttc_val in[2];
+  for (int k = 0; k < ncontract; k++) {
+    last[k] = t.ndim;
+    t.dims[t.ndim++] = shlo_dim(b, xs[0], contract[0][k]);
+  }
+  for (int i = 0; i < 2; i++) {
+    int axes[SHLO__MAX_NDIM], n = shlo_ndim(b, xs[i]);
+    for (int k = 0; k < n; k++) {
+      axes[k] = used[i][k] ? 0 : own++;
+    }
+    for (int k = 0; k < nbatch; k++) {
+      axes[batch[i][k]] = k;
+    }
+    for (int k = 0; k < ncontract; k++) {
+      axes[contract[i][k]] = last[k];
+    }
+    in[i] = shlo_broadcast_in_dim(b, shlo_convert(b, xs[i], t.dtype), t.ndim, t.dims, axes);
+  }
+  return shlo_reduce(b, SHLO_SUM, shlo_mul(b, in[0], in[1]), ncontract, last);
+}
+
 ttc_val shlo_dot(shlo *b, ttc_val x, ttc_val y, int nbatch, const int *xb, const int *yb, int ncontract, const int *xc,
                  const int *yc, ttc_dtype out_dtype) {
   const char *op = "shlo_dot";
@@ -73,6 +98,10 @@ ttc_val shlo_dot(shlo *b, ttc_val x, ttc_val y, int nbatch, const int *xb, const
         t.dims[t.ndim++] = s->dims[k];
       }
     }
+  }
+  bool wide = ttc__is_integral(out_dtype) && ttc_dtype_nbyte(out_dtype) == 8 && t.ndim + ncontract <= SHLO__MAX_NDIM;
+  if (b->for_tpu && wide) {
+    return dot_by_elements(b, xs, nbatch, (const int *[2]){xb, yb}, ncontract, (const int *[2]){xc, yc}, used, t);
   }
   shlo__attr(b, "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = ");
   shlo__attr_list(b, nbatch, xb);

@@ -278,3 +278,23 @@ def test_product_with_a_transposed_left_side(rows: int, columns: int, inner: int
     for got, expected in zip(run(g.to("tpu"), x.to("tpu"), c.to("tpu")), products(g, x, c), strict=True):
         torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-3)
         assert got.stride() == expected.stride()
+
+
+def test_a_tpu_multiplies_64_bit_integers_by_elements(tmp_path, monkeypatch):
+    """It has no such product: libtpu refuses a dot of them. Here XLA:CPU runs what a TPU would."""
+    import torch_tpu
+    from torch_tpu import export
+
+    class Products(torch.nn.Module):
+        def forward(self, a, b, v):
+            batches = torch.einsum("bmk,bkn->bmn", a[None] * v[:2, None, None], b[None].expand(2, -1, -1))
+            return a @ b, a @ v, torch.dot(v, v), batches, torch.addbmm(a @ b, batches, batches)
+
+    args = [torch.randint(-(2**62), 2**62, size) for size in ((4, 6), (6, 4), (6,))]
+    real = torch_tpu._C.graph_export
+    monkeypatch.setattr(torch_tpu._C, "graph_export", lambda op, ins, writes, tpu: real(op, ins, writes, True))
+    export.save(torch.export.export(Products(), tuple(args)), tmp_path / "products")
+    assert "dot_general" not in (tmp_path / "products" / "model.tpu.mlir").read_text()
+    got = export.load(tmp_path / "products")(*[x.to("tpu") for x in args])
+    for w, g in zip(Products()(*args), got, strict=True):
+        assert torch.equal(g.cpu(), w)
