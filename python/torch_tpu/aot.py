@@ -124,9 +124,9 @@ def compile_files(
 
     Yields:
         For each file and chip ``{"chip", "path", "seconds", "cpu_seconds", ..}`` with either ``"error"`` and ``"code"`` or
-        ``"hbm_bytes"`` (arguments, results and temporaries, what they share once), ``"argument_bytes"``, ``"output_bytes"``, ``"alias_bytes"``,
-        ``"temp_bytes"``, ``"code_bytes"``, ``"flops"``, ``"transcendentals"``, ``"bytes_accessed"``, ``"cycles"`` (estimated,
-        summed over the ``"covered"`` instructions that have an estimate, a loop's body once).
+        ``"hbm_bytes"`` (arguments, results and temporaries, what they share once), ``"argument_bytes"``, ``"output_bytes"``,
+        ``"alias_bytes"``, ``"temp_bytes"``, ``"code_bytes"``, ``"flops"``, ``"transcendentals"``, ``"bytes_accessed"``,
+        ``"cycles"`` (estimated, summed over the ``"covered"`` instructions that have an estimate, a loop's body once).
 
     Raises:
         FileNotFoundError: if there is no libtpu.
