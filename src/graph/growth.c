@@ -196,7 +196,8 @@ static ttc__batch *batch_of(ttc__batch *table, uint64_t hash) {
   return least;
 }
 
-/* Has the axis had as many other sizes as have programs of their own? Others of the same batch are as the first. */
+/* Has the axis had as many other sizes as have programs of their own? Others of the same batch are as the first. (Sizes may be
+ * offsets.) */
 static bool varies(ttc__batch *table, uint64_t hash, int64_t size, uint64_t calls, bool weight) {
   ttc__batch *b = batch_of(table, hash);
   uint32_t most = sizeof b->sizes / sizeof *b->sizes;
@@ -254,6 +255,40 @@ int ttc__batch_axis(ttc__lengths *l, ttc_dtype dtype, int ndim, const int64_t *s
     make_current(l, sizes[found]);
   }
   return found;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- parts */
+
+/* Axes along which two elements of a dense array are in other places. */
+static unsigned apart(int ndim, const int64_t *strides, int64_t x, int64_t y) {
+  unsigned axes = 0;
+  for (int a = 0; a < ndim; a++) {
+    axes |= x / strides[a] != y / strides[a] ? 1u << a : 0;
+    x %= strides[a];
+    y %= strides[a];
+  }
+  return axes;
+}
+
+unsigned ttc__moving(ttc__lengths *l, uint32_t op, uint32_t place, const ttc_tensor *t, const ttc__base *base) {
+  uint64_t words[2 + 3 * TTC_MAX_NDIM] = {op | (uint64_t)place << 32,
+                                         t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)base->ndim << 16};
+  int64_t strides[TTC_MAX_NDIM];
+  size_t n = 2;
+  memcpy(words + n, t->sizes, t->ndim * sizeof *words);
+  memcpy(words + (n += t->ndim), t->strides, t->ndim * sizeof *words);
+  memcpy(words + (n += t->ndim), base->dims, base->ndim * sizeof *words);
+  uint64_t hash = ttc__hash64(words, (n + base->ndim) * sizeof *words) | 1;
+  if (!varies(l->parts, hash, t->offset + 1, ++l->nasked, false)) { /* 0 is no size */
+    return 0;
+  }
+  const ttc__batch *b = batch_of(l->parts, hash);
+  ttc__dense_strides(base->ndim, base->dims, strides);
+  unsigned axes = apart(base->ndim, strides, b->sizes[0] - 1, t->offset);
+  for (uint32_t k = 1; k < b->nsize; k++) {
+    axes |= apart(base->ndim, strides, b->sizes[0] - 1, b->sizes[k] - 1);
+  }
+  return axes;
 }
 
 bool ttc__spec_stretch(ttc_spec *spec, uint16_t axes, const ttc__opened *o, bool wide) {

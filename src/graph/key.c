@@ -135,7 +135,7 @@ static void argument(writer *w, const ttc_arg *a, bool is_static, bool unit) {
 }
 
 /* At most, with what ttc__key_make_wide adds, and more than any other element of a list takes. */
-#define WORDS_PER_TENSOR (8 + 3 * (size_t)TTC_MAX_NDIM)
+#define WORDS_PER_TENSOR (10 + 3 * (size_t)TTC_MAX_NDIM)
 
 /* Is there surely room? Says no too early, but at once. */
 static bool has_room(const ttc__site *s, const ttc_call *call) {

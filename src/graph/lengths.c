@@ -22,7 +22,7 @@ static const ttc__base *base_of(const ttc_tensor *t) {
   return &((const ttc__keyed *)(const void *)t->store)->base;
 }
 
-/* A view of an open base, taken apart by the base's axes. */
+/* A view of a base, taken apart by the base's axes. */
 typedef struct parts {
   int64_t at[TTC_MAX_NDIM];     /* where it begins along each axis of the base */
   int64_t step[TTC_MAX_NDIM];   /* of each axis of the view, along `along` */
@@ -31,14 +31,15 @@ typedef struct parts {
   uint32_t outer[TTC_MAX_NDIM]; /* over so many rows of it, */
   uint32_t inner[TTC_MAX_NDIM]; /* and so many elements of each of its places */
   int8_t view[TTC_MAX_NDIM];    /* axis of the view that goes along an axis of the base, which is open; -1: none */
+  int64_t reach[TTC_MAX_NDIM];  /* how much further than where it begins it goes along each axis of the base */
 } parts;
 
 /* Axis k of the view goes on past the end of axis j of the base: over all of it, and on along the axes outside. Fills in where it
  * is open. */
-static bool goes_on(const ttc_tensor *t, const ttc__base *base, parts *p, int k, int j, int64_t *reach) {
+static bool goes_on(const ttc_tensor *t, const ttc__base *base, parts *p, int k, int j) {
   int64_t left = t->sizes[k], inner = 1, outer = 1;
   for (; left > 1; j--) {
-    if (j < 0 || p->at[j] != 0 || reach[j] != 0) {
+    if (j < 0 || p->at[j] != 0 || p->reach[j] != 0) {
       return false;
     }
     bool open = ((base->open >> j) & 1) != 0, met = p->open[k] >= 0;
@@ -46,7 +47,7 @@ static bool goes_on(const ttc_tensor *t, const ttc__base *base, parts *p, int k,
     if (left % n != 0 || (open && (met || n != base->dims[j]))) {
       return false;
     }
-    reach[j] = n - 1;
+    p->reach[j] = n - 1;
     left /= n;
     inner *= met || open ? 1 : n;
     outer *= met ? n : 1;
@@ -58,9 +59,9 @@ static bool goes_on(const ttc_tensor *t, const ttc__base *base, parts *p, int k,
 }
 
 static bool take_apart(const ttc_tensor *t, const ttc__base *base, parts *p) {
-  int64_t strides[TTC_MAX_NDIM], reach[TTC_MAX_NDIM] = {0}, offset = t->offset;
+  int64_t strides[TTC_MAX_NDIM], offset = t->offset;
   ttc__dense_strides(base->ndim, base->dims, strides);
-  if (t->dtype != base->dtype || base->dims[__builtin_ctz(base->open)] < 2) {
+  if (t->dtype != base->dtype || (base->open != 0 && base->dims[__builtin_ctz(base->open)] < 2)) {
     return false;
   }
   for (int j = 0; j < base->ndim; j++) {
@@ -70,6 +71,7 @@ static bool take_apart(const ttc_tensor *t, const ttc__base *base, parts *p) {
     p->at[j] = offset / strides[j];
     offset %= strides[j];
     p->view[j] = -1;
+    p->reach[j] = 0;
   }
   for (int k = t->ndim - 1; k >= 0; k--) {
     int64_t size = t->sizes[k], stride = t->strides[k];
@@ -91,10 +93,10 @@ static bool take_apart(const ttc_tensor *t, const ttc__base *base, parts *p) {
     int64_t step = stride / strides[j], extent = (size - 1) * step;
     p->along[k] = (int8_t)j;
     p->step[k] = step;
-    if (p->at[j] + reach[j] + extent < base->dims[j]) {
-      reach[j] += extent;
+    if (p->at[j] + p->reach[j] + extent < base->dims[j]) {
+      p->reach[j] += extent;
       p->open[k] = ((base->open >> j) & 1) != 0 ? (int8_t)j : (int8_t)-1;
-    } else if (step != 1 || !goes_on(t, base, p, k, j, reach)) {
+    } else if (step != 1 || !goes_on(t, base, p, k, j)) {
       return false;
     }
     if (p->open[k] >= 0) {
@@ -199,13 +201,39 @@ static bool widen_tensor(ttc__wide *w, ttc_tensor *t, int64_t pinned, int64_t *e
     extents[k] = bound;
     return true;
   } else {
-    *o = (ttc__open){
-        .kind = TTC__OPEN_PART, .base = (uint8_t)a, .number = number(w, p.at[a], 0), .extent = extent, .outer = 1, .inner = 1};
+    *o = (ttc__open){.kind = TTC__OPEN_PART, .number = number(w, p.at[a], 0), .axes = (uint16_t)(1u << a), .outer = 1, .inner = 1};
+    o->extents[0] = extent;
     w->places = true;
     lay_out_part(t, base, &physical, &p, extents, extent);
     return true;
   }
   lay_out(t, base, &physical, &p, extents);
+  return true;
+}
+
+/* t of a store that is not open: a part that begins at ever other places, rewritten as a view of just that part. False: it is none. */
+static bool place_tensor(ttc__wide *w, ttc_tensor *t, uint32_t place, int64_t *extents, ttc__open *o) {
+  const ttc__base *base = base_of(t);
+  parts p;
+  if (w->lengths == NULL || t->dtype != base->dtype || ttc__nelem(t->ndim, t->sizes) == ttc__nelem(base->ndim, base->dims)) {
+    return false;
+  }
+  unsigned axes = ttc__moving(w->lengths, w->call.op, place, t, base);
+  uint32_t n = (uint32_t)__builtin_popcount(axes);
+  if (axes == 0 || n > TTC__MAX_PLACES || w->nnumber + n > TTC__MAX_OPEN || t->offset > INT32_MAX ||
+      !take_apart(t, base, &p)) {
+    return false;
+  }
+  ttc__base part = *base;
+  *o = (ttc__open){.kind = TTC__OPEN_PART, .number = (uint8_t)w->nnumber, .axes = (uint16_t)axes, .outer = 1, .inner = 1};
+  for (int a = 0, k = 0; a < base->ndim; a++) {
+    if (((axes >> a) & 1) != 0) {
+      (void)number(w, p.at[a], 0);
+      o->extents[k++] = part.dims[a] = p.reach[a] + 1;
+      p.at[a] = 0;
+    }
+  }
+  lay_out(t, &part, &part, &p, extents);
   return true;
 }
 
@@ -264,7 +292,7 @@ bool ttc__make_open(ttc__wide *w, uint32_t place, int axis, const ttc__shared *s
   o->number = (uint8_t)s->number;
   o->outer = s->outer;
   o->inner = s->inner;
-  o->extent = o->kind == TTC__OPEN_PADDED ? n : 0;
+  o->extents[0] = o->kind == TTC__OPEN_PADDED ? n : 0;
   int64_t *sizes = w->extents + (size_t)w->where[place] * 2 * TTC_MAX_NDIM;
   memmove(sizes, t->sizes, t->ndim * sizeof *sizes);
   sizes[axis] = bound * times;
@@ -383,7 +411,9 @@ static bool widen_tensors(ttc__wide *w, const ttc_call *call, int64_t pinned, bo
       ttc__open *o = &w->open[w->nopen++];
       *o = (ttc__open){.kind = TTC__OPEN_NOT, .outer = 1, .inner = 1};
       int64_t *extents = w->extents + (size_t)next * 2 * TTC_MAX_NDIM;
-      if (base_of(t)->open != 0 && !widen_tensor(w, t, pinned, extents, o)) {
+      if (base_of(t)->open == 0) {
+        (void)place_tensor(w, t, w->nopen - 1, extents, o);
+      } else if (!widen_tensor(w, t, pinned, extents, o)) {
         return false;
       }
       settle_strides(t, extents + TTC_MAX_NDIM);
@@ -438,6 +468,33 @@ static bool widen_target_part(ttc__wide *w, const ttc_tensor *to) {
   return true;
 }
 
+/* The target, which is not open, is a part that begins at ever other places. Of the very tensor that is read there is one number. */
+static void place_target(ttc__wide *w, const ttc_call *call) {
+  const ttc_tensor *to = call->into[0];
+  ttc__open *o = &w->open[w->nopen];
+  if (call->ninto != 1 || to == NULL || base_of(to)->open != 0) {
+    return;
+  }
+  *o = (ttc__open){.kind = TTC__OPEN_NOT, .outer = 1, .inner = 1};
+  const ttc_tensor *self = call->narg > 0 && call->args[0].kind == TTC_ARG_TENSOR ? call->args[0].tensor : NULL;
+  bool same = self != NULL && self->store == to->store && self->offset == to->offset && self->ndim == to->ndim &&
+              self->dtype == to->dtype && memcmp(self->sizes, to->sizes, to->ndim * sizeof *to->sizes) == 0 &&
+              memcmp(self->strides, to->strides, to->ndim * sizeof *to->strides) == 0;
+  w->target = *to;
+  if (same) {
+    *o = w->open[0];
+    w->target = w->tensors[0];
+  } else if (place_tensor(w, &w->target, w->nopen, w->target_extents, o)) {
+    settle_strides(&w->target, w->target_extents + TTC_MAX_NDIM);
+  }
+  if (o->kind == TTC__OPEN_PART) {
+    w->into[0] = &w->target;
+    w->call.into = w->into;
+    w->args[call->narg].n = w->nnumber;
+  }
+  w->nopen++;
+}
+
 /* The results of a call go into all of an open store's length, which stays as long: of an op whose results depend on each place. */
 static bool widen_target(ttc__wide *w, const ttc_op_row *row, const ttc_tensor *to) {
   ttc__open o;
@@ -462,7 +519,7 @@ static bool widen_target(ttc__wide *w, const ttc_op_row *row, const ttc_tensor *
 
 bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
   const ttc_op_row *row = ttc__op_row(call->op);
-  if (row == NULL || call->op >= ttc_op_count() || !ttc__wide_reserve(w, call->narg, count_tensors(call))) {
+  if (row == NULL || call->op >= ttc_op_count() || !ttc__wide_reserve(w, call->narg, count_tensors(call) + call->ninto)) {
     return false;
   }
   uint32_t ninto = 0;
@@ -486,9 +543,26 @@ bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
   if (ttc__is_plain_copy(call)) {
     w->into[0] = &w->tensors[0]; /* its first argument is its target */
     w->call.into = w->into;
+    w->open[w->nopen++] = w->open[0];
     return target_opened == w->opened.any;
   }
-  return ninto == 0 || !w->opened.any;
+  if (ninto != 0 && !w->opened.any) {
+    place_target(w, call);
+    return true;
+  }
+  return ninto == 0;
+}
+
+bool ttc__widen_parts(ttc__wide *w, const ttc_call *call) {
+  bool whole;
+  if (w->lengths == NULL || call->op >= ttc_op_count() || !ttc__wide_reserve(w, call->narg, count_tensors(call) + call->ninto) ||
+      !widen_tensors(w, call, 0, &whole)) {
+    return false;
+  }
+  if (call->ninto != 0) {
+    place_target(w, call);
+  }
+  return w->nnumber != 0;
 }
 
 /* Tensors that are as long as `n` along an axis, with more behind it in their buffers, are read up to the bound. */
@@ -544,8 +618,10 @@ bool ttc__key_make_wide(ttc__site *site, const ttc__wide *w, uint64_t salt) {
     const ttc__open *o = &w->open[k];
     *at++ = (uint64_t)o->kind | (uint64_t)o->base << 8 | (uint64_t)o->number << 16 | (uint64_t)o->fill << 24 |
             (uint64_t)o->axes << 32 | (uint64_t)o->place << 48 | (uint64_t)1 << 63;
-    *at++ = (uint64_t)o->extent;
     *at++ = (uint64_t)o->outer << 32 | o->inner;
+    for (uint32_t i = 0; i < TTC__MAX_PLACES && (o->kind == TTC__OPEN_PART || o->kind == TTC__OPEN_PADDED); i++) {
+      *at++ = (uint64_t)o->extents[i];
+    }
   }
   const ttc__opened *out = &w->opened;
   _Static_assert(sizeof out->axes == sizeof *at, "the axes of results are one word");

@@ -29,7 +29,7 @@ typedef struct ttc__wide {
   ttc_tensor target;
   int64_t target_extents[2 * TTC_MAX_NDIM];
   ttc__opened opened;                 /* how its results are */
-  const struct ttc__lengths *lengths; /* the device's, or NULL */
+  struct ttc__lengths *lengths; /* the device's, or NULL */
 } ttc__wide;
 
 /* What becomes open in the first place is told by what came before (growth.c). */
@@ -50,7 +50,8 @@ typedef struct ttc__batch {
 } ttc__batch;
 typedef struct ttc__lengths {
   ttc__growth growths[TTC__GROWTHS];
-  ttc__batch batches[TTC__BATCHES];
+  ttc__batch batches[TTC__BATCHES], parts[TTC__BATCHES]; /* parts: of stores, by where they begin */
+  uint64_t nasked;                                      /* times of parts */
   int64_t current[TTC__CURRENT]; /* lengths of batches that came last, the newest first; 0: none */
 } ttc__lengths;
 
@@ -60,6 +61,9 @@ bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened);
 /* A call that reads nothing open, but whose tensors are as long as a current batch, or parts of longer ones: a table's first rows,
  * the gradient of a row. It names that length, or is read up to its bound. */
 bool ttc__widen_closed(ttc__wide *w, const ttc_call *call);
+/* A call that reads nothing open and has no program as it is, but reads or writes parts that have begun at ever other places: those
+ * places are numbers. False: it does not. */
+bool ttc__widen_parts(ttc__wide *w, const ttc_call *call);
 /* Does it copy into a tensor of another store? */
 bool ttc__is_plain_copy(const ttc_call *call);
 /* Is that all of its store, as the store's first tensor has it? */
@@ -76,6 +80,9 @@ bool ttc__wide_reserve(ttc__wide *w, uint32_t narg, uint32_t ntensor);
 bool ttc__growing(ttc__lengths *l, const ttc_call *call, ttc__opened *opened);
 /* The same of aten::arange, and of filling, into a store that nobody has used, and which is open then: the call is made wide. */
 bool ttc__growing_range(ttc__lengths *l, const ttc_call *call, ttc__wide *w);
+/* The call's tensor in this place of the visiting order is a part of a store that is not open. The axes of the base along which such
+ * parts have begun at more than a few places; 0: those have programs of their own. */
+unsigned ttc__moving(ttc__lengths *l, uint32_t op, uint32_t place, const ttc_tensor *t, const ttc__base *base);
 /* A bound for so many places of so many bytes each, for what grows. */
 int64_t ttc__bound_of(int64_t length, int64_t place_nbyte);
 /* Data of these sizes come from the host, `calls` having been made so far. The axis along which batches have had three other sizes,

@@ -36,10 +36,8 @@ ttc_val op_inside(shlo *b, int axis, int ndim, const int64_t *dims, ttc_val leng
   return shlo_compare(b, SHLO_LT, shlo_iota(b, TTC_S32, axis, ndim, dims), length);
 }
 
-/* Open number k of the call, an s32. */
 static ttc_val open_number(ttc_lower *c, uint32_t k) {
-  ttc__param what = {.kind = TTC__PARAM_NUMBER, .dtype = TTC_S32, .i = c->p->in->call->narg, .k = k};
-  return ttc__param_value(c->p, what, TTC_S32, 0, NULL);
+  return ttc__open_number(c->p, k);
 }
 
 static ttc_val filling(ttc_lower *c, uint32_t fill, ttc_dtype d) {
@@ -80,12 +78,12 @@ static ttc_val padded(ttc_lower *c, const ttc_tensor *t, const ttc__open *o, ttc
   own.sizes = sizes;
   for (int k = 0; k < t->ndim; k++) {
     bool open = ((o->axes >> k) & 1) != 0;
-    sizes[k] = open ? o->extent * o->outer * o->inner : t->sizes[k];
+    sizes[k] = open ? o->extents[0] * o->outer * o->inner : t->sizes[k];
     if (open && o->outer > 1) {
       parts[n++] = o->outer;
     }
-    hi[n] = open ? t->sizes[k] / o->outer / o->inner - o->extent : 0;
-    parts[n++] = open ? o->extent : sizes[k];
+    hi[n] = open ? t->sizes[k] / o->outer / o->inner - o->extents[0] : 0;
+    parts[n++] = open ? o->extents[0] : sizes[k];
     if (open && o->inner > 1) {
       parts[n++] = o->inner;
     }
@@ -100,11 +98,12 @@ static ttc_val padded(ttc_lower *c, const ttc_tensor *t, const ttc__open *o, ttc
 static ttc_val open_value(ttc_lower *c, const ttc_tensor *t, const ttc__open *o, uint32_t slot) {
   shlo *b = c->p->b;
   ttc__base base = c->p->in->bases[slot];
-  ttc_val v = ttc__slot_before(c->p, slot), n = open_number(c, o->number);
+  ttc_val v = ttc__slot_before(c->p, slot);
   if (o->kind == TTC__OPEN_PART) {
-    base.dims[o->base] = o->extent;
-    return ttc__read_view(b, shlo_dynamic_slice_axis(b, v, o->base, n, o->extent), &base, t);
+    v = ttc__part(c->p, v, o, &base);
+    return ttc__read_view(b, v, &base, t);
   }
+  ttc_val n = open_number(c, o->number);
   if (o->kind == TTC__OPEN_RANGE) {
     int64_t size = t->sizes[__builtin_ctz(o->axes)], lo[TTC_MAX_NDIM] = {0}, hi[TTC_MAX_NDIM] = {0};
     hi[o->base] = size; /* it may end past the buffer's end, beyond the length */

@@ -39,5 +39,9 @@ ttc_val ttc__param_value(program *p, ttc__param what, ttc_dtype d, int ndim, con
 /* What a store holds: before the call, which is what arguments see, and as far as it is written. */
 ttc_val ttc__slot_before(program *p, uint32_t slot);
 ttc_val ttc__slot_value(program *p, uint32_t slot);
+/* Open number k of the call, an s32. */
+ttc_val ttc__open_number(program *p, uint32_t k);
+/* A PART of what a store holds; *base becomes what that is an array of. */
+ttc_val ttc__part(program *p, ttc_val v, const ttc__open *o, ttc__base *base);
 
 #endif

@@ -58,6 +58,30 @@ ttc_val ttc__param_value(program *p, ttc__param what, ttc_dtype d, int ndim, con
   return v;
 }
 
+ttc_val ttc__open_number(program *p, uint32_t k) {
+  ttc__param what = {.kind = TTC__PARAM_NUMBER, .dtype = TTC_S32, .i = p->in->call->narg, .k = k};
+  return ttc__param_value(p, what, TTC_S32, 0, NULL);
+}
+
+/* Where a PART begins along each axis of its base, which becomes as long as the part. */
+static void part_of(program *p, const ttc__open *o, ttc__base *base, ttc_val *starts) {
+  uint32_t n = 0;
+  for (int a = 0; a < base->ndim; a++) {
+    if (((o->axes >> a) & 1) == 0) {
+      starts[a] = shlo_const_i(p->b, TTC_S32, 0, 0, NULL);
+      continue;
+    }
+    starts[a] = ttc__open_number(p, o->number + n);
+    base->dims[a] = o->extents[n++];
+  }
+}
+
+ttc_val ttc__part(program *p, ttc_val v, const ttc__open *o, ttc__base *base) {
+  ttc_val starts[TTC_MAX_NDIM];
+  part_of(p, o, base, starts);
+  return shlo_dynamic_slice(p->b, v, starts, base->dims);
+}
+
 static ttc_val slot_param(program *p, uint32_t slot) {
   ttc__base base = ttc__base_physical(&p->in->bases[slot]);
   return ttc__param_value(p, (ttc__param){.kind = TTC__PARAM_STORE, .i = slot}, (ttc_dtype)base.dtype, base.ndim, base.dims);
@@ -180,6 +204,15 @@ static void lend_first(program *p, ttc__lowered *out, const ttc__base *base) {
   }
 }
 
+/* Writes v into a part of what a store holds. */
+static ttc_val write_part(program *p, ttc_val whole, const ttc__base *of, const ttc__open *o, const ttc_tensor *into, ttc_val v) {
+  ttc__base base = *of;
+  ttc_val starts[TTC_MAX_NDIM];
+  part_of(p, o, &base, starts);
+  ttc_val old = ttc__write_needs_base(&base, into) ? shlo_dynamic_slice(p->b, whole, starts, base.dims) : TTC_POISON;
+  return shlo_dynamic_update_slice(p->b, whole, ttc__write_view(p->b, old, &base, into, v), starts);
+}
+
 /* Put the results where they belong; one product a fresh output and one a written slot. */
 static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
   const ttc__lower_in *in = p->in;
@@ -206,6 +239,7 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
       out->products[out->nproduct++] = product;
       continue;
     }
+    const ttc__open *o = in->open != NULL && into_place < in->nopen ? &in->open[into_place] : NULL;
     uint32_t slot = in->slots[into_place++];
     const ttc__base *base = &in->bases[slot];
     ttc_val v = shlo_convert(p->b, rets[k], (ttc_dtype)into->dtype);
@@ -213,8 +247,12 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
       v = shlo_dim(p->b, v, a) > into->sizes[a] ? shlo_slice_axis(p->b, v, a, 0, into->sizes[a]) : v;
     }
     v = shlo_broadcast_to(p->b, v, into->ndim, into->sizes);
-    ttc_val old = ttc__write_needs_base(base, into) ? ttc__slot_value(p, slot) : TTC_POISON;
-    p->slots[slot] = ttc__write_view(p->b, old, base, into, v);
+    if (o != NULL && o->kind == TTC__OPEN_PART) {
+      p->slots[slot] = write_part(p, ttc__slot_value(p, slot), base, o, into, v);
+    } else {
+      ttc_val old = ttc__write_needs_base(base, into) ? ttc__slot_value(p, slot) : TTC_POISON;
+      p->slots[slot] = ttc__write_view(p->b, old, base, into, v);
+    }
     p->have[slot] |= HAVE_WRITE;
   }
   for (uint32_t s = 0; s < in->nslot; s++) {

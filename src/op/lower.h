@@ -32,7 +32,7 @@ typedef enum ttc__opening {
   TTC__OPEN_NOT,
   TTC__OPEN_WHOLE, /* as long as the bound along `axes`, the length being a number */
   TTC__OPEN_RANGE, /* likewise, from the place on that is another number, along one axis */
-  TTC__OPEN_PART,  /* `extent` places along the base's open axis, from a number on; then it is a tensor like any other */
+  TTC__OPEN_PART,  /* so many places along axes of the base, open or not, from numbers on; then it is a tensor like any other */
   TTC__OPEN_PADDED /* just as long as it is, `extent` along its one axis of `axes`; it is made as long as the bound in the program
                     */
 } ttc__opening;
@@ -44,15 +44,16 @@ typedef enum ttc__filling {
   TTC__FILL_HIGHEST,
   TTC__FILL_ARG /* and more: with the integer that is argument fill - TTC__FILL_ARG */
 } ttc__filling;
+#define TTC__MAX_PLACES 3u
 typedef struct ttc__open {
   uint8_t kind;          /* ttc__opening */
-  uint8_t base;          /* PART, RANGE: axis of the base */
-  uint8_t number;        /* place in the call's open numbers; of the length, for a PART of where it begins */
+  uint8_t base;          /* RANGE: axis of the base */
+  uint8_t number;        /* place in the call's open numbers; of the length, for a PART of where it begins along its first axis */
   uint8_t place;         /* RANGE: of where it begins */
   uint8_t fill;          /* what past the length a rule is to see; ttc__filling */
-  uint16_t axes;         /* but for parts: of the tensor, bit by bit */
+  uint16_t axes;         /* of the tensor, of a PART's base, bit by bit */
   uint32_t outer, inner; /* its one axis is so many rows one after another, each of so many times the bound's places; else 1 */
-  int64_t extent;
+  int64_t extents[TTC__MAX_PLACES]; /* PADDED: one; PART: one for each of `axes`; else 0 */
 } ttc__open;
 
 /* Is the tensor as long as the bound? */
@@ -103,7 +104,9 @@ typedef struct ttc__lower_in {
   uint32_t nslot;
   const ttc__base *bases; /* [nslot] one a distinct store */
   const uint32_t *slots;  /* slot of each tensor, in visiting order (ttc__visit) */
-  const ttc__open *open;  /* one a tensor, in visiting order; their numbers are the argument after the last. NULL: none is open */
+  const ttc__open *open;  /* [nopen] one a tensor, in visiting order; their numbers are the argument after the last. NULL: none is
+                             open */
+  uint32_t nopen;
   ttc__opened opened;     /* how results are open */
   bool for_tpu;
   bool verified;         /* the checks that `verify` would list are known to pass: leave them out */

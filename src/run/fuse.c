@@ -596,8 +596,17 @@ static bool too_heavy(ttc_device *dev, const record *r, uint32_t n) {
   return held_for_nobody(dev, n) > most;
 }
 
+/* What makes it another round of a loop. Steps of a recurrent net read parts of one tensor, each at another place: they are no loop,
+ * and are worth one program. */
 static uint64_t token_of(const record *r) {
-  return r->plan != NULL ? r->plan->serial : (uint64_t)r->kind << 56 | r->base.dtype;
+  if (r->plan == NULL) {
+    return (uint64_t)r->kind << 56 | r->base.dtype;
+  }
+  uint64_t token = r->plan->serial;
+  for (uint32_t k = 0; r->plan->placed && k < r->nnumber; k++) {
+    token = ttc__mix(token, ttc__hash64(&r->numbers[k], sizeof r->numbers[k]));
+  }
+  return token;
 }
 
 /* The records left in the trace after a cut begin it anew. */

@@ -89,7 +89,15 @@ ttc_plan *ttc__look_up(ttc_device *dev, const ttc_call *call, bool *no_memory) {
   if (*no_memory) {
     return NULL;
   }
-  return dev->site.open && call->narrow == 0 ? look_up_open(dev, call, no_memory) : plan_of_key(dev);
+  if (dev->site.open && call->narrow == 0) {
+    return look_up_open(dev, call, no_memory);
+  }
+  ttc_plan *plan = plan_of_key(dev);
+  if (plan == NULL && call->narrow == 0 && ttc__widen_parts(&dev->wide, call)) {
+    plan = look_up_wide(dev, no_memory);
+    return dev->widened ? plan : look_up_narrow(dev, call, no_memory);
+  }
+  return plan;
 }
 
 /* ------------------------------------------------------------------------------------------------------ the last module */
@@ -174,6 +182,7 @@ static ttc_status lower(ttc_device *dev, const ttc_call *call, bool verified, tt
                       .bases = plan->bases,
                       .slots = site->slots,
                       .open = dev->widened ? dev->wide.open : NULL,
+                      .nopen = dev->wide.nopen,
                       .opened = plan->opened,
                       .for_tpu = dev->for_tpu,
                       .verified = verified,
@@ -212,6 +221,7 @@ static ttc_status make(ttc_device *dev, const ttc_call *call, uint32_t nout, con
   plan->opened.length = dev->widened ? 0 : open->length;
   st = st == TTC_OK ? lower(dev, call, false, plan, err) : st;
   plan->keeps_text = call->op >= ttc_op_count() && plan->low.text_nbyte <= KEPT_NBYTE;
+  plan->placed = dev->widened && !dev->site.open;
   if (st == TTC_OK && !put(dev, plan)) {
     st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }

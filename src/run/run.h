@@ -35,6 +35,7 @@ struct ttc_plan {
   uint32_t nnumber;    /* NUMBER and RNG parameters */
   int64_t fresh_nbyte; /* of the fresh results */
   char *dump;          /* folder to put what is made of it into, or NULL */
+  bool placed;         /* some of its numbers are where parts of stores that are not open begin */
   ttc__opened opened;  /* how results are open; its length, where that is always the same, else 0: the call's (lengths.h) */
   bool refuses;        /* the call cannot be wide: a mark under its wide key, never run */
   bool closes;         /* it writes an open store, which then is no more */
