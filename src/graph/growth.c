@@ -270,15 +270,28 @@ static unsigned apart(int ndim, const int64_t *strides, int64_t x, int64_t y) {
   return axes;
 }
 
-unsigned ttc__moving(ttc__lengths *l, uint32_t op, uint32_t place, const ttc_tensor *t, const ttc__base *base) {
-  uint64_t words[2 + 3 * TTC_MAX_NDIM] = {op | (uint64_t)place << 32,
-                                         t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)base->ndim << 16};
-  int64_t strides[TTC_MAX_NDIM];
+/* Of a part but for where it begins, and how long it is along the axis; -1: along none. */
+static uint64_t part_hash(uint32_t op, uint32_t place, const ttc_tensor *t, int axis, const ttc__base *base) {
+  uint64_t words[2 + 3 * TTC_MAX_NDIM] = {op | (uint64_t)place << 32, t->dtype | (uint64_t)t->ndim << 8 |
+                                                                          (uint64_t)base->ndim << 16 |
+                                                                          (uint64_t)(uint8_t)(axis + 1) << 24};
   size_t n = 2;
   memcpy(words + n, t->sizes, t->ndim * sizeof *words);
+  if (axis >= 0) {
+    words[n + (size_t)axis] = 0;
+  }
   memcpy(words + (n += t->ndim), t->strides, t->ndim * sizeof *words);
   memcpy(words + (n += t->ndim), base->dims, base->ndim * sizeof *words);
-  uint64_t hash = ttc__hash64(words, (n + base->ndim) * sizeof *words) | 1;
+  return ttc__hash64(words, (n + base->ndim) * sizeof *words) | 1;
+}
+
+bool ttc__varying(ttc__lengths *l, uint32_t op, uint32_t place, const ttc_tensor *t, int axis, const ttc__base *base) {
+  return varies(l->parts, part_hash(op, place, t, axis, base), t->sizes[axis], ++l->nasked, false);
+}
+
+unsigned ttc__moving(ttc__lengths *l, uint32_t op, uint32_t place, const ttc_tensor *t, const ttc__base *base) {
+  int64_t strides[TTC_MAX_NDIM];
+  uint64_t hash = part_hash(op, place, t, -1, base);
   if (!varies(l->parts, hash, t->offset + 1, ++l->nasked, false)) { /* 0 is no size */
     return 0;
   }

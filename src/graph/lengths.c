@@ -211,7 +211,8 @@ static bool widen_tensor(ttc__wide *w, ttc_tensor *t, int64_t pinned, int64_t *e
   return true;
 }
 
-/* t of a store that is not open: a part that begins at ever other places, rewritten as a view of just that part. False: it is none. */
+/* t of a store that is not open: a part that begins at ever other places, rewritten as a view of just that part. False: it is none.
+ */
 static bool place_tensor(ttc__wide *w, ttc_tensor *t, uint32_t place, int64_t *extents, ttc__open *o) {
   const ttc__base *base = base_of(t);
   parts p;
@@ -220,8 +221,7 @@ static bool place_tensor(ttc__wide *w, ttc_tensor *t, uint32_t place, int64_t *e
   }
   unsigned axes = ttc__moving(w->lengths, w->call.op, place, t, base);
   uint32_t n = (uint32_t)__builtin_popcount(axes);
-  if (axes == 0 || n > TTC__MAX_PLACES || w->nnumber + n > TTC__MAX_OPEN || t->offset > INT32_MAX ||
-      !take_apart(t, base, &p)) {
+  if (axes == 0 || n > TTC__MAX_PLACES || w->nnumber + n > TTC__MAX_OPEN || t->offset > INT32_MAX || !take_apart(t, base, &p)) {
     return false;
   }
   ttc__base part = *base;
@@ -468,7 +468,8 @@ static bool widen_target_part(ttc__wide *w, const ttc_tensor *to) {
   return true;
 }
 
-/* The target, which is not open, is a part that begins at ever other places. Of the very tensor that is read there is one number. */
+/* The target, which is not open, is a part that begins at ever other places. Of the very tensor that is read there is one number.
+ */
 static void place_target(ttc__wide *w, const ttc_call *call) {
   const ttc_tensor *to = call->into[0];
   ttc__open *o = &w->open[w->nopen];
@@ -553,10 +554,93 @@ bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
   return ninto == 0;
 }
 
-bool ttc__widen_parts(ttc__wide *w, const ttc_call *call) {
-  bool whole;
-  if (w->lengths == NULL || call->op >= ttc_op_count() || !ttc__wide_reserve(w, call->narg, count_tensors(call) + call->ninto) ||
-      !widen_tensors(w, call, 0, &whole)) {
+/* The first places of an axis of a longer buffer, along axis k of t: up to how many they may be read on. 0: they are not just that.
+ */
+static int64_t room_of(const ttc_tensor *t, const ttc__base *base, const parts *p, int k) {
+  int j = p->along[k];
+  if (j < 0 || p->step[k] != 1 || p->reach[j] != t->sizes[k] - 1) {
+    return 0;
+  }
+  int64_t room = base->dims[j] - p->at[j], bound = ttc__batch_bound(t->sizes[k] + 1);
+  return bound < room ? bound : room;
+}
+
+/* Tensors of stores that are not open, of one length that is another one each time (a cache up to where it is filled): they are
+ * read on, up to a bound for all of them. False: there are none. */
+static bool read_on(ttc__wide *w, const ttc_call *call) {
+  uint32_t places[TTC__MAX_OPEN], n = 0;
+  int axes[TTC__MAX_OPEN];
+  int64_t length = 0, bound = 0;
+  parts p;
+  for (uint32_t place = 0; place < w->nopen; place++) {
+    const ttc_tensor *t = &w->tensors[w->where[place]];
+    const ttc__base *base = base_of(t);
+    if (w->open[place].kind != TTC__OPEN_NOT || ttc__nelem(t->ndim, t->sizes) == ttc__nelem(base->ndim, base->dims) ||
+        !take_apart(t, base, &p)) {
+      continue;
+    }
+    for (int k = 0; k < t->ndim; k++) {
+      int64_t room = t->sizes[k] > 1 ? room_of(t, base, &p, k) : 0;
+      if (room <= t->sizes[k] || !ttc__varying(w->lengths, call->op, place, t, k, base) || n == TTC__MAX_OPEN ||
+          (length != 0 && t->sizes[k] != length)) {
+        continue;
+      }
+      places[n] = place;
+      axes[n++] = k;
+      length = t->sizes[k];
+      bound = bound == 0 || room < bound ? room : bound;
+    }
+  }
+  ttc__shared s = {n != 0 ? number(w, length, bound) : 0, 1, 1};
+  for (uint32_t i = 0; i < n; i++) {
+    if (!ttc__make_open(w, places[i], axes[i], &s)) {
+      return false;
+    }
+  }
+  return n != 0;
+}
+
+/* The target of a plain copy, a whole store that nobody has used, becomes open as its source is read on. */
+static bool open_copy(ttc__wide *w, const ttc_call *call) {
+  ttc_tensor *to = &w->tensors[w->where[0]];
+  const ttc_tensor *src = call->args[1].tensor;
+  const ttc__open *o = &w->open[1];
+  ttc__base *base = &((ttc__keyed *)(void *)to->store)->base;
+  bool whole = w->nopen == 2 && ttc__is_whole_store(to) && src->ndim == to->ndim &&
+               memcmp(src->sizes, to->sizes, to->ndim * sizeof *to->sizes) == 0;
+  if (!whole) {
+    return false;
+  }
+  base->open = o->axes;
+  base->bound = w->bounds[o->number];
+  int64_t *extents = w->extents + (size_t)w->where[0] * 2 * TTC_MAX_NDIM;
+  if (!widen_tensor(w, to, 0, extents, &w->open[0])) {
+    return false;
+  }
+  settle_strides(to, extents + TTC_MAX_NDIM);
+  return true;
+}
+
+bool ttc__widen_parts(ttc__wide *w, const ttc_call *call, bool fresh) {
+  const ttc_op_row *row = ttc__op_row(call->op);
+  bool whole, copies = call->ninto != 0 && fresh && ttc__is_plain_copy(call);
+  if (w->lengths == NULL || row == NULL || call->op >= ttc_op_count() ||
+      !ttc__wide_reserve(w, call->narg, count_tensors(call) + call->ninto) || !widen_tensors(w, call, 0, &whole)) {
+    return false;
+  }
+  if ((call->ninto == 0 || copies) && read_on(w, call) && (!copies || open_copy(w, call)) && ttc__widen_op(w, row)) {
+    w->args[call->narg].n = w->nnumber;
+    if (copies) {
+      w->into[0] = &w->tensors[w->where[0]];
+      w->call.into = w->into;
+      w->open[w->nopen++] = w->open[0];
+    }
+    return w->nnumber <= TTC__MAX_OPEN;
+  }
+  if (copies) {
+    ((ttc__keyed *)(void *)call->into[0]->store)->base.open = 0;
+  }
+  if (!widen_tensors(w, call, 0, &whole)) {
     return false;
   }
   if (call->ninto != 0) {

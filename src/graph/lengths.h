@@ -28,7 +28,7 @@ typedef struct ttc__wide {
   const ttc_tensor *into[1];
   ttc_tensor target;
   int64_t target_extents[2 * TTC_MAX_NDIM];
-  ttc__opened opened;                 /* how its results are */
+  ttc__opened opened;           /* how its results are */
   struct ttc__lengths *lengths; /* the device's, or NULL */
 } ttc__wide;
 
@@ -50,9 +50,9 @@ typedef struct ttc__batch {
 } ttc__batch;
 typedef struct ttc__lengths {
   ttc__growth growths[TTC__GROWTHS];
-  ttc__batch batches[TTC__BATCHES], parts[TTC__BATCHES]; /* parts: of stores, by where they begin */
-  uint64_t nasked;                                      /* times of parts */
-  int64_t current[TTC__CURRENT]; /* lengths of batches that came last, the newest first; 0: none */
+  ttc__batch batches[TTC__BATCHES], parts[TTC__BATCHES]; /* parts: of stores, by where they begin, or how long they are */
+  uint64_t nasked;                                       /* times of parts */
+  int64_t current[TTC__CURRENT];                         /* lengths of batches that came last, the newest first; 0: none */
 } ttc__lengths;
 
 /* The call, whose stores' bases are known, made wide. target_opened: ttc__open_target was true of it. False: it cannot be, or out
@@ -61,9 +61,9 @@ bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened);
 /* A call that reads nothing open, but whose tensors are as long as a current batch, or parts of longer ones: a table's first rows,
  * the gradient of a row. It names that length, or is read up to its bound. */
 bool ttc__widen_closed(ttc__wide *w, const ttc_call *call);
-/* A call that reads nothing open and has no program as it is, but reads or writes parts that have begun at ever other places: those
- * places are numbers. False: it does not. */
-bool ttc__widen_parts(ttc__wide *w, const ttc_call *call);
+/* A call that reads nothing open and has no program as it is, but reads or writes parts that have begun at ever other places, or
+ * reads what has been of ever other lengths: those are numbers. fresh: nobody has used its target. False: it does not. */
+bool ttc__widen_parts(ttc__wide *w, const ttc_call *call, bool fresh);
 /* Does it copy into a tensor of another store? */
 bool ttc__is_plain_copy(const ttc_call *call);
 /* Is that all of its store, as the store's first tensor has it? */
@@ -80,9 +80,11 @@ bool ttc__wide_reserve(ttc__wide *w, uint32_t narg, uint32_t ntensor);
 bool ttc__growing(ttc__lengths *l, const ttc_call *call, ttc__opened *opened);
 /* The same of aten::arange, and of filling, into a store that nobody has used, and which is open then: the call is made wide. */
 bool ttc__growing_range(ttc__lengths *l, const ttc_call *call, ttc__wide *w);
-/* The call's tensor in this place of the visiting order is a part of a store that is not open. The axes of the base along which such
- * parts have begun at more than a few places; 0: those have programs of their own. */
+/* The call's tensor in this place of the visiting order is a part of a store that is not open. The axes of the base along which
+ * such parts have begun at more than a few places; 0: those have programs of their own. */
 unsigned ttc__moving(ttc__lengths *l, uint32_t op, uint32_t place, const ttc_tensor *t, const ttc__base *base);
+/* Likewise: has it been of more than a few sizes along this axis? */
+bool ttc__varying(ttc__lengths *l, uint32_t op, uint32_t place, const ttc_tensor *t, int axis, const ttc__base *base);
 /* A bound for so many places of so many bytes each, for what grows. */
 int64_t ttc__bound_of(int64_t length, int64_t place_nbyte);
 /* Data of these sizes come from the host, `calls` having been made so far. The axis along which batches have had three other sizes,

@@ -213,6 +213,26 @@ static ttc_val write_part(program *p, ttc_val whole, const ttc__base *of, const 
   return shlo_dynamic_update_slice(p->b, whole, ttc__write_view(p->b, old, &base, into, v), starts);
 }
 
+/* Writes a result into its target, the tensor in this place of the visiting order. */
+static void write_into(program *p, const ttc_tensor *into, uint32_t place, ttc_val v) {
+  const ttc__lower_in *in = p->in;
+  const ttc__open *o = in->open != NULL && place < in->nopen ? &in->open[place] : NULL;
+  uint32_t slot = in->slots[place];
+  const ttc__base *base = &in->bases[slot];
+  v = shlo_convert(p->b, v, (ttc_dtype)into->dtype);
+  for (int a = 0; in->opened.any && in->open != NULL && a < into->ndim; a++) { /* past the end there may be less room */
+    v = shlo_dim(p->b, v, a) > into->sizes[a] ? shlo_slice_axis(p->b, v, a, 0, into->sizes[a]) : v;
+  }
+  v = shlo_broadcast_to(p->b, v, into->ndim, into->sizes);
+  if (o != NULL && o->kind == TTC__OPEN_PART) {
+    p->slots[slot] = write_part(p, ttc__slot_value(p, slot), base, o, into, v);
+  } else {
+    ttc_val old = ttc__write_needs_base(base, into) ? ttc__slot_value(p, slot) : TTC_POISON;
+    p->slots[slot] = ttc__write_view(p->b, old, base, into, v);
+  }
+  p->have[slot] |= HAVE_WRITE;
+}
+
 /* Put the results where they belong; one product a fresh output and one a written slot. */
 static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
   const ttc__lower_in *in = p->in;
@@ -239,21 +259,7 @@ static void finish_results(program *p, const ttc_val *rets, ttc__lowered *out) {
       out->products[out->nproduct++] = product;
       continue;
     }
-    const ttc__open *o = in->open != NULL && into_place < in->nopen ? &in->open[into_place] : NULL;
-    uint32_t slot = in->slots[into_place++];
-    const ttc__base *base = &in->bases[slot];
-    ttc_val v = shlo_convert(p->b, rets[k], (ttc_dtype)into->dtype);
-    for (int a = 0; in->opened.any && in->open != NULL && a < into->ndim; a++) { /* past the end there may be less room */
-      v = shlo_dim(p->b, v, a) > into->sizes[a] ? shlo_slice_axis(p->b, v, a, 0, into->sizes[a]) : v;
-    }
-    v = shlo_broadcast_to(p->b, v, into->ndim, into->sizes);
-    if (o != NULL && o->kind == TTC__OPEN_PART) {
-      p->slots[slot] = write_part(p, ttc__slot_value(p, slot), base, o, into, v);
-    } else {
-      ttc_val old = ttc__write_needs_base(base, into) ? ttc__slot_value(p, slot) : TTC_POISON;
-      p->slots[slot] = ttc__write_view(p->b, old, base, into, v);
-    }
-    p->have[slot] |= HAVE_WRITE;
+    write_into(p, into, into_place++, rets[k]);
   }
   for (uint32_t s = 0; s < in->nslot; s++) {
     if ((p->have[s] & HAVE_WRITE) == 0) {

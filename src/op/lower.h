@@ -107,7 +107,7 @@ typedef struct ttc__lower_in {
   const ttc__open *open;  /* [nopen] one a tensor, in visiting order; their numbers are the argument after the last. NULL: none is
                              open */
   uint32_t nopen;
-  ttc__opened opened;     /* how results are open */
+  ttc__opened opened; /* how results are open */
   bool for_tpu;
   bool verified;         /* the checks that `verify` would list are known to pass: leave them out */
   bool exported;         /* every slot is a parameter, in order, and nothing is checked: a program that stands alone */

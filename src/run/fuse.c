@@ -596,8 +596,8 @@ static bool too_heavy(ttc_device *dev, const record *r, uint32_t n) {
   return held_for_nobody(dev, n) > most;
 }
 
-/* What makes it another round of a loop. Steps of a recurrent net read parts of one tensor, each at another place: they are no loop,
- * and are worth one program. */
+/* What makes it another round of a loop. Steps of a recurrent net read parts of one tensor, each at another place: they are no
+ * loop, and are worth one program. */
 static uint64_t token_of(const record *r) {
   if (r->plan == NULL) {
     return (uint64_t)r->kind << 56 | r->base.dtype;

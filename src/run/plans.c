@@ -24,6 +24,11 @@ static void adopt_shape(const ttc_tensor *t) {
   }
 }
 
+/* Does it write one tensor, whose store nobody has used? */
+static bool is_fresh(const ttc_call *call) {
+  return call->ninto == 1 && call->into[0] != NULL && !call->into[0]->store->used;
+}
+
 static ttc_plan *plan_of_key(ttc_device *dev) {
   size_t n = dev->site.nword * sizeof(uint64_t);
   uint64_t hash = ttc__hash64(dev->site.words, n);
@@ -75,10 +80,14 @@ static ttc_plan *look_up_open(ttc_device *dev, const ttc_call *call, bool *no_me
 }
 
 ttc_plan *ttc__look_up(ttc_device *dev, const ttc_call *call, bool *no_memory) {
+  bool fresh = is_fresh(call);
   for (uint32_t k = 0; k < call->ninto; k++) {
     if (call->into[k] != NULL) {
       adopt_shape(call->into[k]);
     }
+  }
+  if (fresh) {
+    call->into[0]->store->keyed.base.open = 0; /* a look before this one may have made it open */
   }
   /* Read once: what ttc__define makes must be what the key says. */
   uint32_t own = call->settings;
@@ -93,7 +102,7 @@ ttc_plan *ttc__look_up(ttc_device *dev, const ttc_call *call, bool *no_memory) {
     return look_up_open(dev, call, no_memory);
   }
   ttc_plan *plan = plan_of_key(dev);
-  if (plan == NULL && call->narrow == 0 && ttc__widen_parts(&dev->wide, call)) {
+  if (plan == NULL && call->narrow == 0 && ttc__widen_parts(&dev->wide, call, fresh)) {
     plan = look_up_wide(dev, no_memory);
     return dev->widened ? plan : look_up_narrow(dev, call, no_memory);
   }
@@ -255,8 +264,7 @@ static void begin_to_grow(ttc_device *dev, const ttc_call *call, uint32_t nout, 
   if (ttc__growing(dev->lengths, call, &open) && make(dev, call, nout, specs, &open, out, &ignored) == TTC_OK) {
     return;
   }
-  bool fresh = call->ninto == 1 && call->into[0] != NULL && !call->into[0]->store->used;
-  if (fresh ? ttc__growing_range(dev->lengths, call, &dev->wide) : ttc__widen_closed(&dev->wide, call)) {
+  if (is_fresh(call) ? ttc__growing_range(dev->lengths, call, &dev->wide) : ttc__widen_closed(&dev->wide, call)) {
     *out = look_up_wide(dev, no_memory);
     if (!dev->widened) {
       *out = look_up_narrow(dev, call, no_memory);

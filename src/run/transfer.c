@@ -97,6 +97,9 @@ static ttc_status enqueue_upload(ttc_store *s, const ttc__base *base, pjrt_buffe
   return TTC_OK;
 }
 
+/* A batch that takes more up to its bound has programs for its length, rather than twice the memory. */
+#define MAX_BATCH_NBYTE ((size_t)256 << 20)
+
 /* Data for a new store: is one axis of theirs another size each time? Then the store is open along it. */
 static bool open_batch(ttc_device *dev, const ttc_tensor *dst, ttc__base *base) {
   if (dev->lengths == NULL || dst->ndim == 0) {
@@ -109,8 +112,10 @@ static bool open_batch(ttc_device *dev, const ttc_tensor *dst, ttc__base *base) 
   if (axis >= 0) {
     base->open = (uint16_t)(1u << axis);
     base->bound = ttc__batch_bound(base->dims[axis]);
+    ttc__base physical = ttc__base_physical(base);
+    base->open = ttc__base_nbyte(&physical) <= MAX_BATCH_NBYTE ? base->open : 0;
   }
-  return axis >= 0;
+  return base->open != 0;
 }
 
 /* The data as the buffer of an open store has them, with 0 past the length. NULL: out of memory. */
