@@ -126,7 +126,7 @@ ttc_val op_length(ttc_lower *c, int i, int k, int axis) {
   }
   const ttc__open *o = &open[visiting_place(c, i, k)];
   axis = axis < 0 ? axis + a->tensor[k].ndim : axis;
-  return ((o->axes >> axis) & 1) != 0 ? open_number(c, o->number) : TTC_POISON;
+  return ttc__is_long(o) && ((o->axes >> axis) & 1) != 0 ? open_number(c, o->number) : TTC_POISON;
 }
 
 ttc_val op_places(ttc_lower *c, int i, int axis) {

@@ -46,6 +46,12 @@ def come_first():
         step_calls()
 
 
+@pytest.fixture(autouse=True)
+def no_program_of_an_earlier_test():
+    """Is counted in one that counts them."""
+    torch.tpu.compiler.wait()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def first_lengths():
     come_first()

@@ -13,6 +13,11 @@ FEW_MODES = pytest.mark.parametrize("mode", [STRICT, FUSE], ids=["strict", "fuse
 OWN = 3  # places, or lengths, that have programs of their own
 
 
+@pytest.fixture(autouse=True)
+def no_program_of_an_earlier_test():
+    torch.tpu.compiler.wait()
+
+
 def setting(dtype=torch.float32):
     return [torch.arange(n, dtype=dtype).reshape(s) / 7 for n, s in ((40 * 5, (40, 5)), (40 * 5, (40, 5)), (5, (5,)))]
 
