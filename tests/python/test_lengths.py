@@ -20,8 +20,8 @@ FIRST = 5
 
 @pytest.fixture(autouse=True)
 def no_batch_is_as_long():
-    """What is as long as a batch that came lately goes with that, up to other bounds: the last ones are longer than all here. Nor is
-    a program counted that an earlier test has asked for."""
+    """What is as long as a batch that came lately goes with that, up to other bounds: the last ones are longer than all here.
+    Nor is a program counted that an earlier test has asked for."""
     torch.tpu.compiler.wait()
     for n in range(1000, 1008):
         torch.zeros(7, n, dtype=torch.int64).to("tpu")
