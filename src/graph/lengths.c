@@ -591,13 +591,16 @@ static bool read_on(ttc__wide *w, const ttc_call *call) {
       bound = bound == 0 || room < bound ? room : bound;
     }
   }
-  ttc__shared s = {n != 0 ? number(w, length, bound) : 0, 1, 1};
+  if (n == 0 || w->nnumber == TTC__MAX_OPEN) {
+    return false;
+  }
+  ttc__shared s = {number(w, length, bound), 1, 1};
   for (uint32_t i = 0; i < n; i++) {
     if (!ttc__make_open(w, places[i], axes[i], &s)) {
       return false;
     }
   }
-  return n != 0;
+  return true;
 }
 
 /* The target of a plain copy, a whole store that nobody has used, becomes open as its source is read on. */
