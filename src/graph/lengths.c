@@ -631,6 +631,7 @@ bool ttc__widen_parts(ttc__wide *w, const ttc_call *call, bool fresh) {
       !ttc__wide_reserve(w, call->narg, count_tensors(call) + call->ninto) || !widen_tensors(w, call, 0, &whole)) {
     return false;
   }
+  uint32_t nplace = w->nnumber;
   if ((call->ninto == 0 || copies) && read_on(w, call) && (!copies || open_copy(w, call)) && ttc__widen_op(w, row)) {
     w->args[call->narg].n = w->nnumber;
     if (copies) {
@@ -643,7 +644,7 @@ bool ttc__widen_parts(ttc__wide *w, const ttc_call *call, bool fresh) {
   if (copies) {
     ((ttc__keyed *)(void *)call->into[0]->store)->base.open = 0;
   }
-  if (!widen_tensors(w, call, 0, &whole)) {
+  if (w->nnumber != nplace && !widen_tensors(w, call, 0, &whole)) { /* a length was added */
     return false;
   }
   if (call->ninto != 0) {
@@ -659,7 +660,7 @@ static bool reach_further(ttc__wide *w, int64_t n, int64_t bound) {
     const ttc_tensor *t = &w->tensors[w->where[place]];
     int64_t nelem = ttc__nelem(base_of(t)->ndim, base_of(t)->dims);
     for (int a = 0; a < t->ndim && ttc__nelem(t->ndim, t->sizes) < nelem; a++) {
-      if (t->sizes[a] == n && goes_far(t, a, bound - n)) {
+      if (w->nnumber < TTC__MAX_OPEN && t->sizes[a] == n && goes_far(t, a, bound - n)) {
         ttc__shared s = {number(w, n, bound), 1, 1};
         any = ttc__make_open(w, place, a, &s) || any;
       }

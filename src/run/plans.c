@@ -218,6 +218,14 @@ static bool put(ttc_device *dev, ttc_plan *plan) {
   return ttc__map_put(dev->plans, dev->site.words, n, ttc__hash64(dev->site.words, n), plan);
 }
 
+static bool has_part(const ttc__wide *w) {
+  uint32_t k = 0;
+  while (k < w->nopen && w->open[k].kind != TTC__OPEN_PART) {
+    k++;
+  }
+  return k < w->nopen;
+}
+
 #define KEPT_NBYTE ((size_t)1 << 20)
 
 static ttc_status make(ttc_device *dev, const ttc_call *call, uint32_t nout, const ttc_spec *specs, const ttc__opened *open,
@@ -230,7 +238,7 @@ static ttc_status make(ttc_device *dev, const ttc_call *call, uint32_t nout, con
   plan->opened.length = dev->widened ? 0 : open->length;
   st = st == TTC_OK ? lower(dev, call, false, plan, err) : st;
   plan->keeps_text = call->op >= ttc_op_count() && plan->low.text_nbyte <= KEPT_NBYTE;
-  plan->placed = dev->widened && !dev->site.open;
+  plan->placed = dev->widened && !dev->site.open && has_part(&dev->wide);
   if (st == TTC_OK && !put(dev, plan)) {
     st = TTC_FAIL(err, TTC_RESOURCE_EXHAUSTED, "out of host memory");
   }

@@ -111,6 +111,7 @@ struct ttc_device {
   ttc__lengths *lengths; /* NULL: they are never numbers */
   int precision;         /* of products, as the key in site has it */
   uint32_t options;      /* ttc__options, likewise */
+  uint32_t nmade;        /* times a plan was to be made */
   _Atomic uint64_t calls;
   _Atomic uint32_t epoch; /* of what is known of stores; a new one begins when a fault was told or a check did not run */
 
@@ -234,8 +235,9 @@ void ttc__dump(const ttc__lower_in *in);
 /* ---- evict.c */
 /* Sorts the counts of last uses; those below the result are the oldest nth part. 0: there are none. */
 uint64_t ttc__oldest_kept(uint64_t *uses, size_t n, size_t part);
-/* Above a number of plans, take the quarter longest unused out of the table; the caller releases the list (next_job) once it has
- * dropped the dispatch lock, which is held here. */
+/* A plan is about to be made. Above a number of plans, take the quarter longest unused out of the table, or half of them where the
+ * process has very many mappings of memory; the caller releases the list (next_job) once it has dropped the dispatch lock, which
+ * is held here. */
 ttc_plan *ttc__plans_evict(ttc_device *dev);
 
 /* ---- store.c: the rest is in store.h */
