@@ -82,7 +82,8 @@ def test_ops_on_batches_fused(name):
 # kthvalue, mode and the like give one of equal places; numbers and reads have no gradients.
 @pytest.mark.parametrize("name", some((n for n in OPS if n not in ("numbers", "reads", "ids", "strided")), 2))
 def test_gradients_of_batches(name):
-    check(gradients(OPS[name]), lengths=(24, 21, 32, 45) if ALL else (21, 30), mode=STRICT, rtol=1e-4, atol=1e-5)
+    atol = 2e-4 if name == "layer_norm" else 1e-5  # of four elements: the CPU itself is 6e-5 from its float64 there
+    check(gradients(OPS[name]), lengths=(24, 21, 32, 45) if ALL else (21, 30), mode=STRICT, rtol=1e-4, atol=atol)
 
 
 # --------------------------------------------------------------------------------------------------------- writing in place
