@@ -181,10 +181,10 @@ bool ttc__is_about_current(const ttc__lengths *l, int64_t length) {
  * masks are no weights. */
 #define STEP_CALLS 8u
 
-/* The place of this hash in the table, or one to be had for it: of a few places the one that has met the fewest sizes. Sizes of
- * axes that stand are new hashes with each length of the others, and must not push out what varies. */
-static ttc__batch *batch_of(ttc__batch *table, uint64_t hash) {
-  ttc__batch *set = &table[(hash >> 20) % (TTC__BATCHES / TTC__BATCH_WAYS) * TTC__BATCH_WAYS], *least = set;
+/* The place of this hash in the table of n, or one to be had for it: of a few places the one that has met the fewest sizes. Sizes
+ * of axes that stand are new hashes with each length of the others, and must not push out what varies. */
+static ttc__batch *batch_of(ttc__batch *table, uint32_t n, uint64_t hash) {
+  ttc__batch *set = &table[(hash >> 20) % (n / TTC__BATCH_WAYS) * TTC__BATCH_WAYS], *least = set;
   for (uint32_t k = 0; k < TTC__BATCH_WAYS; k++) {
     if (set[k].hash == hash) {
       return &set[k];
@@ -198,8 +198,8 @@ static ttc__batch *batch_of(ttc__batch *table, uint64_t hash) {
 
 /* Has the axis had as many other sizes as have programs of their own? Others of the same batch are as the first. (Sizes may be
  * offsets.) */
-static bool varies(ttc__batch *table, uint64_t hash, int64_t size, uint64_t calls, bool weight) {
-  ttc__batch *b = batch_of(table, hash);
+static bool varies(ttc__batch *table, uint32_t n, uint64_t hash, int64_t size, uint64_t calls, bool weight) {
+  ttc__batch *b = batch_of(table, n, hash);
   uint32_t most = sizeof b->sizes / sizeof *b->sizes;
   bool another = b->last != size, follows = weight && another && calls - b->calls < STEP_CALLS;
   if (!another && b->open == size) {
@@ -249,7 +249,7 @@ int ttc__batch_axis(ttc__lengths *l, ttc_dtype dtype, int ndim, const int64_t *s
       words[2 + k] = k == a ? 0 : (uint64_t)sizes[k];
     }
     uint64_t hash = ttc__hash64(words, (2 + (size_t)ndim) * sizeof *words) | 1;
-    found = sizes[a] > 1 && varies(l->batches, hash, sizes[a], calls, weight) && found < 0 ? a : found;
+    found = sizes[a] > 1 && varies(l->batches, TTC__BATCHES, hash, sizes[a], calls, weight) && found < 0 ? a : found;
   }
   if (found >= 0) {
     make_current(l, sizes[found]);
@@ -286,16 +286,16 @@ static uint64_t part_hash(uint32_t op, uint32_t place, const ttc_tensor *t, int 
 }
 
 bool ttc__varying(ttc__lengths *l, uint32_t op, uint32_t place, const ttc_tensor *t, int axis, const ttc__base *base) {
-  return varies(l->parts, part_hash(op, place, t, axis, base), t->sizes[axis], ++l->nasked, false);
+  return varies(l->parts, TTC__PARTS, part_hash(op, place, t, axis, base), t->sizes[axis], ++l->nasked, false);
 }
 
 unsigned ttc__moving(ttc__lengths *l, uint32_t op, uint32_t place, const ttc_tensor *t, const ttc__base *base) {
   int64_t strides[TTC_MAX_NDIM];
   uint64_t hash = part_hash(op, place, t, -1, base);
-  if (!varies(l->parts, hash, t->offset + 1, ++l->nasked, false)) { /* 0 is no size */
+  if (!varies(l->parts, TTC__PARTS, hash, t->offset + 1, ++l->nasked, false)) { /* 0 is no size */
     return 0;
   }
-  const ttc__batch *b = batch_of(l->parts, hash);
+  const ttc__batch *b = batch_of(l->parts, TTC__PARTS, hash);
   ttc__dense_strides(base->ndim, base->dims, strides);
   unsigned axes = apart(base->ndim, strides, b->sizes[0] - 1, t->offset);
   for (uint32_t k = 1; k < b->nsize; k++) {

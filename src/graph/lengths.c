@@ -212,11 +212,13 @@ static bool widen_tensor(ttc__wide *w, ttc_tensor *t, int64_t pinned, int64_t *e
 }
 
 /* t of a store that is not open: a part that begins at ever other places, rewritten as a view of just that part. False: it is none.
- */
+ * Products that are to be fused keep their places: sums of those are found in texts, and are one product then (sums.h). */
 static bool place_tensor(ttc__wide *w, ttc_tensor *t, uint32_t place, int64_t *extents, ttc__open *o) {
   const ttc__base *base = base_of(t);
+  const ttc_op_row *row = ttc__op_row(w->call.op);
   parts p;
-  if (w->lengths == NULL || t->dtype != base->dtype || ttc__nelem(t->ndim, t->sizes) == ttc__nelem(base->ndim, base->dims)) {
+  if (w->lengths == NULL || row == NULL || (w->call.defer != 0 && row->pad == PAD_DOT) || t->dtype != base->dtype ||
+      ttc__nelem(t->ndim, t->sizes) == ttc__nelem(base->ndim, base->dims)) {
     return false;
   }
   unsigned axes = ttc__moving(w->lengths, w->call.op, place, t, base);

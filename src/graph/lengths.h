@@ -35,6 +35,7 @@ typedef struct ttc__wide {
 /* What becomes open in the first place is told by what came before (growth.c). */
 #define TTC__GROWTHS 64u /* powers of two */
 #define TTC__BATCHES 256u
+#define TTC__PARTS 2048u
 #define TTC__BATCH_WAYS 8u
 #define TTC__CURRENT 4u
 typedef struct ttc__growth {
@@ -50,9 +51,9 @@ typedef struct ttc__batch {
 } ttc__batch;
 typedef struct ttc__lengths {
   ttc__growth growths[TTC__GROWTHS];
-  ttc__batch batches[TTC__BATCHES], parts[TTC__BATCHES]; /* parts: of stores, by where they begin, or how long they are */
-  uint64_t nasked;                                       /* times of parts */
-  int64_t current[TTC__CURRENT];                         /* lengths of batches that came last, the newest first; 0: none */
+  ttc__batch batches[TTC__BATCHES], parts[TTC__PARTS]; /* parts: of stores, by where they begin, or how long they are */
+  uint64_t nasked;                                     /* times of parts */
+  int64_t current[TTC__CURRENT];                       /* lengths of batches that came last, the newest first; 0: none */
 } ttc__lengths;
 
 /* The call, whose stores' bases are known, made wide. target_opened: ttc__open_target was true of it. False: it cannot be, or out
