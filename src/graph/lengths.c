@@ -345,6 +345,11 @@ bool ttc__is_whole_store(const ttc_tensor *t) {
          memcmp(base->dims, t->sizes, t->ndim * sizeof *t->sizes) == 0;
 }
 
+/* Is the target all of its store, and as large as the source? */
+static bool fills_store(const ttc_tensor *src, const ttc_tensor *to) {
+  return ttc__is_whole_store(to) && src->ndim == to->ndim && memcmp(src->sizes, to->sizes, to->ndim * sizeof *to->sizes) == 0;
+}
+
 bool ttc__open_target(const ttc__wide *w, const ttc_call *call) {
   const ttc_tensor *src = call->args[1].tensor, *to = call->into[0];
   const ttc__base *from = base_of(src);
@@ -371,13 +376,12 @@ bool ttc__open_target(const ttc__wide *w, const ttc_call *call) {
     }
     open |= (uint16_t)(1u << k);
   }
-  bool whole = ttc__is_whole_store(to) && memcmp(src->sizes, to->sizes, to->ndim * sizeof *to->sizes) == 0;
-  whole = whole && (base->open == 0 || (base->open == open && base->bound == bound)); /* a second look */
-  if (whole) {
+  bool fills = fills_store(src, to);
+  if (fills) {
     base->open = open;
     base->bound = bound;
   }
-  return whole;
+  return fills;
 }
 
 static uint32_t count_tensors(const ttc_call *call) {
@@ -520,6 +524,13 @@ static bool widen_target(ttc__wide *w, const ttc_op_row *row, const ttc_tensor *
          w->opened.bound == w->bounds[o.number];
 }
 
+/* Of a plain copy the first argument is the target. */
+static void copy_into_first(ttc__wide *w) {
+  w->into[0] = &w->tensors[w->where[0]];
+  w->call.into = w->into;
+  w->open[w->nopen++] = w->open[0];
+}
+
 bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
   const ttc_op_row *row = ttc__op_row(call->op);
   if (row == NULL || call->op >= ttc_op_count() || !ttc__wide_reserve(w, call->narg, count_tensors(call) + call->ninto)) {
@@ -544,9 +555,7 @@ bool ttc__widen(ttc__wide *w, const ttc_call *call, bool target_opened) {
     return made && widen_target(w, row, target);
   }
   if (ttc__is_plain_copy(call)) {
-    w->into[0] = &w->tensors[0]; /* its first argument is its target */
-    w->call.into = w->into;
-    w->open[w->nopen++] = w->open[0];
+    copy_into_first(w);
     return target_opened == w->opened.any;
   }
   if (ninto != 0 && !w->opened.any) {
@@ -611,9 +620,7 @@ static bool open_copy(ttc__wide *w, const ttc_call *call) {
   const ttc_tensor *src = call->args[1].tensor;
   const ttc__open *o = &w->open[1];
   ttc__base *base = &((ttc__keyed *)(void *)to->store)->base;
-  bool whole = w->nopen == 2 && ttc__is_whole_store(to) && src->ndim == to->ndim &&
-               memcmp(src->sizes, to->sizes, to->ndim * sizeof *to->sizes) == 0;
-  if (!whole) {
+  if (w->nopen != 2 || !fills_store(src, to)) {
     return false;
   }
   base->open = o->axes;
@@ -637,9 +644,7 @@ bool ttc__widen_parts(ttc__wide *w, const ttc_call *call, bool fresh) {
   if ((call->ninto == 0 || copies) && read_on(w, call) && (!copies || open_copy(w, call)) && ttc__widen_op(w, row)) {
     w->args[call->narg].n = w->nnumber;
     if (copies) {
-      w->into[0] = &w->tensors[w->where[0]];
-      w->call.into = w->into;
-      w->open[w->nopen++] = w->open[0];
+      copy_into_first(w);
     }
     return w->nnumber <= TTC__MAX_OPEN;
   }

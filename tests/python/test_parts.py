@@ -131,19 +131,15 @@ def test_a_cache_that_is_read_up_to_a_place(attention, mode):
         assert sum(m for n, m in enumerate(made) if n > OWN + 2 and n not in at_bounds) == 0, made
 
 
-@FEW_MODES
-@pytest.mark.parametrize("seed", range(0, 40, 5))
-def test_random_places(seed, mode):
-    with torch.tpu.set_eager_mode(mode):
-        assert not any(whys := [places_case(s) for s in range(seed, seed + 5)]), whys
-    torch.tpu.compiler.wait()
+RANDOM = {"places": (places_case, 40, 5), "lengths": (lengths_case, 12, 2)}  # of so many seeds, so many in a test
 
 
 @FEW_MODES
-@pytest.mark.parametrize("seed", range(0, 12, 2))
-def test_random_lengths(seed, mode):
+@pytest.mark.parametrize(("what", "seed"), [(what, s) for what, (_, end, step) in RANDOM.items() for s in range(0, end, step)])
+def test_random(what, seed, mode):
+    case, _, step = RANDOM[what]
     with torch.tpu.set_eager_mode(mode):
-        assert not any(whys := [lengths_case(s) for s in range(seed, seed + 2)]), whys
+        assert not any(whys := [case(s) for s in range(seed, seed + step)]), whys
     torch.tpu.compiler.wait()
 
 
